@@ -1,0 +1,1 @@
+"""Shared by all programs and pure: no sockets, no clocks, no threads."""

@@ -1,0 +1,102 @@
+"""The names of things that packets carry: routes and client addresses."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+
+from usher_core.errors import LocalError
+
+MAX_CLUSTER = 0xFFFF
+MAX_POD = 0xFFFF_FFFF
+MAX_WORKER = 0xFF
+V4_MAPPED_PREFIX = bytes(10) + b"\xff\xff"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Route:
+    """Which transceiver worker owns a session: cluster (1..65535; 0 is reserved), pod (0..2^32-1), worker (0..255)."""
+
+    cluster: int
+    pod: int
+    worker: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the ranges. Raises LocalError."""
+        if not 1 <= self.cluster <= MAX_CLUSTER:
+            raise LocalError(f"cluster id {self.cluster} is not within 1..{MAX_CLUSTER}", "0 is reserved")
+        if not 0 <= self.pod <= MAX_POD:
+            raise LocalError(f"pod id {self.pod} is not within 0..{MAX_POD}")
+        if not 0 <= self.worker <= MAX_WORKER:
+            raise LocalError(f"worker id {self.worker} is not within 0..{MAX_WORKER}")
+
+    def __str__(self) -> str:
+        """Return `cluster/pod/worker`, the form used in logs and on pages."""
+        return f"{self.cluster}/{self.pod}/{self.worker}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientPath:
+    """Where a client is, as a relay saw it: address (16 bytes, IPv4 mapped), port, and the listener it came through.
+
+    The listener id implies address family, transport and our public address (wire.md section 3).
+    """
+
+    address: bytes
+    port: int
+    listener: int
+
+    @property
+    def host(self) -> str:
+        """The address as text, IPv4 without its mapping."""
+        return unpack_address(self.address)
+
+    @property
+    def is_ipv6(self) -> bool:
+        """Whether the client speaks IPv6."""
+        return self.address[:12] != V4_MAPPED_PREFIX
+
+    def __str__(self) -> str:
+        """Return `host:port via listener n`."""
+        host = f"[{self.host}]" if self.is_ipv6 else self.host
+        return f"{host}:{self.port} via listener {self.listener}"
+
+
+def pack_address(host: str) -> bytes:
+    """Return the 16 bytes of an IP address, IPv4 as v4-mapped (RFC 4291 section 2.5.5.2); a zone id is cut off.
+
+    Raises ValueError when `host` is no IP address.
+    """
+    parsed = ipaddress.ip_address(host.partition("%")[0])
+    return parsed.packed if parsed.version == 6 else V4_MAPPED_PREFIX + parsed.packed
+
+
+def unpack_address(address: bytes) -> str:
+    """Return the text of 16 address bytes, v4-mapped ones as IPv4. Raises ValueError for another length."""
+    if len(address) != 16:
+        raise ValueError(f"an address has 16 bytes, not {len(address)}")
+    if address[:12] == V4_MAPPED_PREFIX:
+        return str(ipaddress.IPv4Address(address[12:]))
+    return str(ipaddress.IPv6Address(address))
+
+
+def split_host_port(text: str, default_port: int | None = None) -> tuple[str, int]:
+    """Split `HOST:PORT`, `[V6]:PORT` or, with a default port, `HOST`.
+
+    Raises LocalError when the port is missing or not within 0..65535.
+    """
+    host, colon, port_text = text.rpartition(":")
+    if not colon or text.endswith("]") or (host.count(":") and not host.endswith("]")):
+        host, port_text = text, ""
+    if not port_text:
+        if default_port is None:
+            raise LocalError(f"{text!r} has no port", "write HOST:PORT, or [V6-ADDRESS]:PORT")
+        return host.strip("[]"), default_port
+    if not port_text.isascii() or not port_text.isdigit() or int(port_text) > 0xFFFF:
+        raise LocalError(f"{port_text!r} in {text!r} is no port", "a port is a number within 0..65535")
+    return host.strip("[]"), int(port_text)
+
+
+def join_host_port(host: str, port: int) -> str:
+    """Return `HOST:PORT`, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,153 @@
+"""Models of the internal API between signaling, operator and transceiver (design D19, docs/internal-api.md).
+
+HTTP and JSON under `/internal/v1`, `Authorization: Bearer <internal token>` on every request. Times are in ms unless said.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+BASE_PATH = "/internal/v1"
+MAX_SDP = 64 * 1024
+MAX_SESSION_JSON = 256 * 1024
+REQUEST_ID_LIFE_S = 60
+FIRST_CHECK_LIMIT_S = 15
+
+SessionIdText = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$", description="64 random bits in hex")]
+IceUfrag = Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]{4,256}$")]
+IcePassword = Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]{22,256}$")]
+State = Literal["new", "connecting", "connected", "ended"]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class AdvertisedAddress(_Model):
+    """One public address of a relay, to stand in the answer as a candidate, and the listener behind it."""
+
+    listener: int = Field(ge=0, le=0xFFFF)
+    host: str = Field(max_length=64, description="an IP address")
+    port: int = Field(ge=1, le=0xFFFF)
+
+
+class CreateSession(_Model):
+    """`POST /sessions`: an offer that wants an answer.
+
+    `request_id` makes it idempotent for 60 s: the same id gets the same answer, not a second session.
+    """
+
+    request_id: str = Field(pattern=r"^[A-Za-z0-9_-]{8,64}$")
+    offer: str = Field(max_length=MAX_SDP)
+    advertise: tuple[AdvertisedAddress, ...] = Field(min_length=1, max_length=16)
+    tenant: str = Field(max_length=64, description="who placed the call; the id, never a key")
+    session: dict[str, Any] = Field(default_factory=dict, description="the caller's `session` object, as given")
+    backend: str | None = Field(default=None, max_length=64, description="None: the transceiver's default")
+    deadline_ms: int = Field(default=5000, ge=1, le=60_000, description="how long the caller will wait")
+    traceparent: str | None = Field(default=None, max_length=128, description="W3C trace context")
+    metadata: dict[str, str] = Field(default_factory=dict, max_length=64)
+
+
+class Load(_Model):
+    """`GET /load`: what placement and scale-down need."""
+
+    sessions: int = Field(ge=0)
+    max_sessions: int = Field(ge=0)
+    draining: bool = False
+    accepts: bool = Field(description="whether a create would be admitted now")
+
+
+class SessionCreated(_Model):
+    """201 of `POST /sessions`."""
+
+    session_id: SessionIdText
+    answer: str
+    ufrag: IceUfrag
+    load: Load
+
+
+class RestartIce(_Model):
+    """`POST /sessions/{id}/restart`: the client's new credentials (RFC 9725 section 4.3.3)."""
+
+    ufrag: IceUfrag
+    pwd: IcePassword = Field(repr=False)
+
+
+class IceRestarted(_Model):
+    """200 of restart: our new generation. `candidates` are the values of `a=candidate` lines."""
+
+    ufrag: IceUfrag
+    pwd: IcePassword = Field(repr=False)
+    candidates: tuple[str, ...]
+    mids: tuple[str, ...]
+
+
+class Trickle(_Model):
+    """`POST /sessions/{id}/trickle`: candidates of the client. An ICE-lite agent accepts and ignores them (204)."""
+
+    ufrag: IceUfrag | None = None
+    pwd: IcePassword | None = Field(default=None, repr=False)
+    candidates: tuple[str, ...] = Field(default=(), max_length=64)
+    end_of_candidates: bool = False
+
+
+class SessionPath(_Model):
+    """How a call travels, for support and the demo page."""
+
+    relay: str | None = Field(default=None, description="advertised address of the listener in use, HOST:PORT")
+    listener: int | None = None
+    cluster: int
+    pod: int
+    worker: int
+
+
+class Timings(_Model):
+    """Milliseconds from the arrival of the offer; None until it happened."""
+
+    answer_ms: float | None = None
+    ice_ms: float | None = Field(default=None, description="first valid check")
+    dtls_ms: float | None = Field(default=None, description="DTLS finished")
+    first_audio_in_ms: float | None = None
+    first_audio_out_ms: float | None = None
+
+
+class SessionInfo(_Model):
+    """`GET /sessions/{id}`."""
+
+    session_id: SessionIdText
+    tenant: str
+    state: State
+    backend: str
+    path: SessionPath
+    timings: Timings
+    age_s: float
+    end_reason: str | None = None
+
+
+class SessionEnded(_Model):
+    """200 of `DELETE /sessions/{id}` and of `DELETE /requests/{request_id}`."""
+
+    session_id: SessionIdText
+    reason: str
+
+
+class ErrorBody(_Model):
+    """The object inside an error answer; the same shape as in the public API."""
+
+    type: str
+    code: str
+    message: str
+    param: str | None = None
+
+
+class ErrorAnswer(_Model):
+    """Any answer that is not 2xx."""
+
+    error: ErrorBody
+
+
+def error_answer(kind: str, code: str, message: str, param: str | None = None) -> dict[str, Any]:
+    """Return the JSON of an error answer."""
+    return ErrorAnswer(error=ErrorBody(type=kind, code=code, message=message, param=param)).model_dump()

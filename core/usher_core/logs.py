@@ -1,0 +1,49 @@
+"""Set-up of the log: structlog on stderr, JSON in a cluster and plain lines elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Literal
+
+import structlog
+
+
+def configure(log_format: Literal["console", "json"], level: str) -> None:
+    """Send the log of usher and of its libraries to stderr. Called once, by the program's `run`."""
+    shared: list[structlog.types.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info if log_format == "json" else _unchanged,
+    ]
+    renderer: structlog.types.Processor = (
+        structlog.processors.JSONRenderer()
+        if log_format == "json"
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    # Each request of a probe would be a line.
+    for chatty in ("httpx", "httpcore", "uvicorn.access"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+def _unchanged(
+    _logger: structlog.types.WrappedLogger, _name: str, event: structlog.types.EventDict
+) -> structlog.types.EventDict:
+    return event

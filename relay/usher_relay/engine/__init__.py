@@ -1,0 +1,1 @@
+"""Engines of the data path behind one interface."""

@@ -1,0 +1,1 @@
+"""Signaling: stateless HTTP that takes the offer, chooses a transceiver and returns its answer."""

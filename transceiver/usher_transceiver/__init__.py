@@ -1,0 +1,1 @@
+"""The transceiver: the only owner of a session (ICE, DTLS, SRTP, SCTP, media, lifecycle)."""
