@@ -1,0 +1,1 @@
+"""Backends of a call: what listens and answers."""

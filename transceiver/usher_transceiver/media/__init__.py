@@ -1,0 +1,1 @@
+"""Audio of a call: Opus, RTP, RTCP, reordering and pacing."""
