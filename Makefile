@@ -1,0 +1,70 @@
+# Needs Python 3.11 or newer and make; everything else goes into .venv. `make help` says what there is.
+
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest
+
+JOBS    ?= 2# test processes at a time
+SECONDS ?= 10# per fuzz target
+ARGS    ?=# passed on by `make up`
+
+# Tests that keep one core busy run side by side. Those that start programs and look at the clock run alone,
+# and without coverage, which would slow what they time.
+PURE  := $(wildcard tests/test_*.py tests/unit tests/property tests/fuzz)
+TIMED := $(wildcard tests/integration tests/browser)
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup up test test-long lint types layers fmt fuzz bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## make .venv and install usher with its development tools (again only when pyproject.toml changes)
+
+$(STAMP): pyproject.toml
+	@test -n '$(PYTHON)' || { echo 'usher needs Python 3.11 or newer; name one with PYTHON=…' >&2; exit 1; }
+	@echo 'installing into $(VENV), a minute or so the first time' >&2
+	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV) >/dev/null 2>&1 || $(BIN)/python .ci/get_pip.py >&2
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1' >&2
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group dev >&2
+	@touch $@
+
+up: $(STAMP) ## start everything here and print `ready URL` (ARGS="--relays 2 …" is passed on)
+	@exec $(BIN)/usher up $(ARGS)
+
+test: lint types layers ## lint, types, layers and every test this machine can run, with coverage; no root needed
+	$(PYTEST) -n $(JOBS) -m 'not long' --cov --cov-report=term $(PURE)
+	$(if $(TIMED),$(PYTEST) -m 'not long' $(TIMED))
+
+test-long: test ## `make test`, then what takes minutes: long fuzzing, many more random examples, long calls
+	USHER_FUZZ_SECONDS=300 $(PYTEST) -n $(JOBS) --hypothesis-profile=long --timeout=1800 $(PURE)
+	$(if $(TIMED),$(PYTEST) -m long --timeout=1800 $(TIMED))
+
+lint: $(STAMP) ## ruff: rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP) ## mypy, strict
+	$(BIN)/mypy
+
+layers: $(STAMP) ## import-linter: programs stand on core, protocol code does no I/O
+	$(BIN)/lint-imports --no-logo
+
+fmt: $(STAMP) ## format, and mend what ruff can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+fuzz: $(STAMP) ## run every fuzz target for SECONDS=10 each
+	$(BIN)/python tests/fuzz/run.py --seconds $(SECONDS)
+
+bench: $(STAMP) ## run every bench; numbers on stdout
+	@for bench in $(sort $(wildcard benches/bench_*.py)); do echo "== $$bench"; $(BIN)/python $$bench || exit 1; done
+
+clean: ## remove .venv, caches and what builds leave
+	rm -rf $(VENV) build dist .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache \
+		.import_linter_cache tests/browser/node_modules
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
