@@ -1,0 +1,209 @@
+// Wires the call to the page.
+import { describeCall } from "./api.js";
+import { Call } from "./call.js";
+import { EventLog } from "./events.js";
+import { Level, loudness, Wave } from "./meters.js";
+import { missing } from "./problems.js";
+import { StatsReader } from "./stats.js";
+import * as view from "./view.js";
+
+const KEY_SLOT = "usher-api-key";
+const STATS_EVERY_MS = 1000;
+const METER_TEXT_EVERY_MS = 500;
+const MOST_READINGS = 60;
+
+const $ = (id) => document.getElementById(id);
+const log = new EventLog($("events"));
+const waves = { you: new Wave($("you-wave"), "right"), reply: new Wave($("reply-wave"), "left") };
+
+/** One call as this page shows it, from the press of the button to the end. */
+class Visit {
+  #call;
+  #audio = new AudioContext();
+  #levels = {};
+  #stages = {};
+  #readings = [];
+  #stats = null;
+  #timer = 0;
+  #frame = 0;
+  #meterText = 0;
+  #key = sessionStorage.getItem(KEY_SLOT) ?? "";
+
+  constructor(onEnd) {
+    this.#call = new Call({ key: this.#key, raw: $("raw").checked });
+    const on = (type, handle) => this.#call.addEventListener(type, ({ detail }) => handle(detail));
+    on("microphone", (stream) => this.#onMicrophone(stream));
+    on("stage", ({ name, at }) => this.#onStage(name, at));
+    on("remote", (stream) => this.#onRemote(stream));
+    on("message", ({ direction, text }) => log.message(direction, text));
+    on("unsteady", (unsteady) => this.#onUnsteady(unsteady));
+    on("ended", (problem) => this.#onEnded(problem, onEnd));
+  }
+
+  start() {
+    log.restart(performance.now());
+    view.clearNumbers();
+    view.lightPath(null);
+    view.hideProblem();
+    view.askForKey(false);
+    view.showMuted(false);
+    view.showPhase("asking");
+    this.#call.start();
+  }
+
+  hangUp() {
+    this.#call.hangUp();
+  }
+
+  toggleMute() {
+    this.#call.muted = !this.#call.muted;
+    view.showMuted(this.#call.muted);
+    log.note(this.#call.muted ? "microphone muted" : "microphone on");
+  }
+
+  #onMicrophone(stream) {
+    log.note(`microphone: ${stream.getAudioTracks()[0].label || "open"}`);
+    view.showPhase("connecting");
+    view.lightPath("browser");
+    this.#levels.you = new Level(this.#audio, stream);
+    this.#onFrame(performance.now());
+  }
+
+  #onRemote(stream) {
+    $("speaker").srcObject = stream;
+    // The button was pressed, so playing is allowed; a stream that ends meanwhile may still reject.
+    $("speaker").play().catch(() => {});
+    this.#levels.reply = new Level(this.#audio, stream);
+  }
+
+  #onStage(name, at) {
+    this.#stages[name] = at;
+    const words = { offer: "offer sent", answer: "answer received", ice: "ICE connected", dtls: "DTLS connected", channel: "data channel open", audio: "first audio" };
+    log.note(words[name], at);
+    if (name === "answer") this.#describe();
+    if (name === "ice") view.lightPath("relay");
+    if (name === "dtls") this.#onLive();
+    if (name === "audio") {
+      view.lightPath("backend");
+      this.#describe();
+    }
+    this.#showTimings();
+  }
+
+  #showTimings() {
+    const order = ["offer", "answer", "ice", "dtls", "audio"].filter((name) => name in this.#stages);
+    const since = (name) => this.#stages[name] - this.#stages.offer;
+    const stages = order.slice(1).map((name, i) => ({ name, from: since(order[i]), to: Math.max(since(order[i]), since(name)) }));
+    if (stages.length) view.showTimings(stages, stages.at(-1).to);
+  }
+
+  #onLive() {
+    view.showPhase("live");
+    view.lightPath("audio" in this.#stages ? "backend" : "transceiver");
+    this.#stats = new StatsReader(this.#call.connection);
+    this.#timer = setInterval(() => this.#readStats(), STATS_EVERY_MS);
+    this.#readStats();
+  }
+
+  async #readStats() {
+    const reading = await this.#stats.read();
+    if (this.#timer === 0) return;
+    this.#readings = [...this.#readings, reading].slice(-MOST_READINGS);
+    view.showStats(this.#readings);
+    view.showClock((performance.now() - this.#stages.dtls) / 1000);
+    if (reading.relay) view.showFact("relay", endpoint(reading.relay));
+    if (reading.local) view.showFact("browser", ["this page", reading.local.networkType].filter((part) => part && part !== "unknown").join(", "));
+  }
+
+  async #describe() {
+    if (!this.#call.url) return;
+    const told = await describeCall(this.#call.url, this.#key);
+    if (!told) return;
+    const { path = {}, backend, timings } = told;
+    if (path.relay && !this.#stats) view.showFact("relay", path.relay);
+    const owner = [path.cluster !== undefined && `cluster ${path.cluster}`, path.transceiver].filter(Boolean);
+    if (owner.length) view.showFact("transceiver", owner.join("\n"));
+    if (backend) view.showFact("backend", backend);
+    if (timings) view.showServerTimings(timings);
+  }
+
+  #onUnsteady(unsteady) {
+    if (!("dtls" in this.#stages)) return;
+    if (unsteady) log.note("no packets from the server, trying on");
+    view.showStatus(unsteady ? "Connection unsteady" : "In a call");
+  }
+
+  #onFrame(now) {
+    const textDue = now - this.#meterText > METER_TEXT_EVERY_MS;
+    if (textDue) this.#meterText = now;
+    for (const [who, level] of Object.entries(this.#levels)) {
+      const db = level.read();
+      waves[who].push(loudness(db), now);
+      if (who === "reply") view.showHalo(loudness(db));
+      if (textDue) view.showLevel(who, db);
+    }
+    this.#frame = requestAnimationFrame((then) => this.#onFrame(then));
+  }
+
+  #onEnded(problem, onEnd) {
+    clearInterval(this.#timer);
+    this.#timer = 0;
+    cancelAnimationFrame(this.#frame);
+    for (const level of Object.values(this.#levels)) level.close();
+    this.#audio.close();
+    $("speaker").srcObject = null;
+    for (const [who, wave] of Object.entries(waves)) {
+      wave.clear();
+      view.showLevel(who, null);
+    }
+    view.showHalo(0);
+    view.lightPath(null);
+    view.showPhase(!problem ? "ended" : problem.code === "key-needed" ? "locked" : "failed");
+    log.note(problem ? `ended: ${problem.code ?? problem}` : "call ended");
+    if (problem) fail(problem);
+    onEnd();
+  }
+}
+
+function endpoint({ address, ip, port }) {
+  const host = address ?? ip ?? "hidden";
+  return host.includes(":") ? `[${host}]:${port}` : `${host}:${port}`;
+}
+
+function fail(problem) {
+  view.showProblem(problem);
+  if (problem.code !== "key-needed" && problem.code !== "key-refused") return;
+  sessionStorage.removeItem(KEY_SLOT);
+  view.askForKey(true);
+}
+
+let visit = null;
+
+function press() {
+  if (visit) return visit.hangUp();
+  const problem = missing();
+  if (problem) {
+    view.showPhase("failed");
+    return view.showProblem(problem);
+  }
+  visit = new Visit(() => (visit = null));
+  visit.start();
+}
+
+$("talk").addEventListener("click", press);
+$("mute").addEventListener("click", () => visit?.toggleMute());
+$("key-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  sessionStorage.setItem(KEY_SLOT, $("key").value.trim());
+  $("key").value = "";
+  press();
+});
+// Frees the seat at once when the tab goes away.
+window.addEventListener("pagehide", () => visit?.hangUp());
+
+view.showPhase("idle");
+const obstacle = missing();
+if (obstacle) {
+  $("talk").disabled = true;
+  view.showProblem(obstacle);
+}

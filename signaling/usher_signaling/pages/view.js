@@ -1,0 +1,144 @@
+// Everything the page shows, by name. No logic of calls in here.
+import { inWords } from "./problems.js";
+
+const $ = (id) => document.getElementById(id);
+const STOPS = ["browser", "relay", "transceiver", "backend"];
+const SPARK_POINTS = 60;
+
+const PHASES = {
+  idle: { status: "Ready", action: "Start the call", hint: "Press the button, allow the microphone, and say something." },
+  asking: { status: "Asking for the microphone", action: "Cancel", hint: "Your browser asks whether this page may use the microphone." },
+  connecting: { status: "Connecting", action: "Cancel", hint: "Setting up the call." },
+  live: { status: "In a call", action: "Hang up", hint: "Say something. The server hears you." },
+  ended: { status: "Call ended", action: "Call again", hint: "The call has ended. Press the button to call again." },
+  locked: { status: "API key needed", action: "Start the call", hint: "This server takes calls from people it knows." },
+  failed: { status: "Call failed", action: "Try again", hint: "The call did not work." },
+};
+
+export const ms = (value) => (value === undefined ? "–" : `${value < 10 ? value.toFixed(1) : Math.round(value)} ms`);
+const percent = (value) => (value === undefined ? "–" : `${(value * 100).toFixed(value > 0 && value < 0.1 ? 1 : 0)} %`);
+
+export function showPhase(phase) {
+  const { status, action, hint } = PHASES[phase];
+  document.body.dataset.phase = phase;
+  $("status").textContent = status;
+  $("hint").textContent = hint;
+  $("talk-label").textContent = action;
+  $("talk-caption").textContent = action;
+  $("mute").hidden = phase !== "live";
+  $("raw").disabled = ["asking", "connecting", "live"].includes(phase);
+  $("clock").hidden = phase !== "live";
+}
+
+export function showStatus(text) {
+  $("status").textContent = text;
+}
+
+export function showProblem(error) {
+  const { title, advice, detail } = inWords(error);
+  $("problem-title").textContent = title;
+  $("problem-advice").textContent = advice;
+  $("problem-detail").textContent = detail;
+  $("problem").dataset.code = error.code ?? "unexpected";
+  $("problem").hidden = false;
+}
+
+export function hideProblem() {
+  $("problem").hidden = true;
+}
+
+export function askForKey(show) {
+  $("key-form").hidden = !show;
+  if (show) $("key").focus();
+}
+
+export function showMuted(muted) {
+  $("mute").setAttribute("aria-pressed", String(muted));
+  $("mute").querySelector("span").textContent = muted ? "Muted" : "Mute";
+}
+
+export function showClock(seconds) {
+  $("clock").textContent = `${Math.floor(seconds / 60)}:${String(Math.floor(seconds % 60)).padStart(2, "0")}`;
+}
+
+/** who: "you" or "reply"; db: dBFS, or null while nothing is measured. */
+export function showLevel(who, db) {
+  const meter = $(`${who}-level`);
+  const silent = db === null || db <= -60;
+  const text = db === null ? "–" : silent ? "silent" : `−${Math.abs(Math.round(db))} dB`;
+  meter.textContent = text;
+  meter.setAttribute("aria-valuenow", String(silent ? -60 : Math.round(db)));
+  meter.setAttribute("aria-valuetext", db === null ? "not measured" : text);
+}
+
+/** How much the button's ring swells, 0 to 1. */
+export function showHalo(amount) {
+  document.body.style.setProperty("--reply-loudness", amount.toFixed(2));
+}
+
+/** Lights the path up to and with `stop`; null puts all lights out. */
+export function lightPath(stop) {
+  const lit = stop === null ? -1 : STOPS.indexOf(stop);
+  for (const item of $("path").children) {
+    const at = STOPS.indexOf(item.dataset.stop);
+    item.classList.toggle("lit", at <= lit);
+    item.classList.toggle("busy", stop !== null && at === lit + 1);
+    item.querySelector(".state").textContent = at <= lit ? "connected" : "not connected";
+  }
+}
+
+export function showFact(stop, text) {
+  $(`stop-${stop}`).textContent = text;
+}
+
+export function clearNumbers() {
+  showFact("browser", "this page");
+  for (const stop of STOPS.slice(1)) showFact(stop, "–");
+  for (const row of $("timings").children) {
+    row.classList.remove("done");
+    row.querySelector(".took").textContent = "–";
+  }
+  for (const id of ["total", "rtt", "jitter", "loss-down", "loss-up"]) $(id).textContent = "–";
+  for (const id of ["server-view", "codec"]) $(id).textContent = "";
+  for (const line of document.querySelectorAll(".spark polyline")) line.setAttribute("points", "");
+  showClock(0);
+}
+
+/** stages: [{name, from, to}] in milliseconds since the offer, in order; total: where the last one ends. */
+export function showTimings(stages, total) {
+  for (const { name, from, to } of stages) {
+    const row = $("timings").querySelector(`[data-stage=${name}]`);
+    const lane = row.querySelector(".lane i");
+    lane.style.setProperty("--from", from / total);
+    lane.style.setProperty("--part", (to - from) / total);
+    row.querySelector(".took").textContent = ms(to - from);
+    row.classList.add("done");
+    if (name === "audio") $("total").textContent = ms(to);
+  }
+}
+
+export function showServerTimings(timings) {
+  const names = { answer_ms: "answer", ice_ms: "ICE", dtls_ms: "DTLS", first_audio_in_ms: "first audio in", first_audio_out_ms: "first audio out" };
+  const known = Object.entries(names).filter(([field]) => typeof timings[field] === "number");
+  $("server-view").textContent = known.length ? `Seen by the server: ${known.map(([field, name]) => `${name} ${ms(timings[field])}`).join(", ")}` : "";
+}
+
+/** history: readings of StatsReader, oldest first. */
+export function showStats(history) {
+  const now = history.at(-1);
+  $("rtt").textContent = ms(now.rttMs);
+  $("jitter").textContent = ms(now.jitterMs);
+  $("loss-down").textContent = percent(now.lossDown);
+  $("loss-up").textContent = percent(now.lossUp);
+  $("codec").textContent = [now.codec, now.security].filter(Boolean).join(" · ");
+  spark("rtt-spark", history.map((s) => s.rttMs), 1);
+  spark("jitter-spark", history.map((s) => s.jitterMs), 1);
+  spark("loss-down-spark", history.map((s) => s.lossDown), 0.02);
+  spark("loss-up-spark", history.map((s) => s.lossUp), 0.02);
+}
+
+function spark(id, values, leastScale) {
+  const points = values.filter((v) => v !== undefined).slice(-SPARK_POINTS);
+  const top = Math.max(leastScale, ...points) * 1.15;
+  $(id).setAttribute("points", points.map((v, i) => `${(SPARK_POINTS - points.length + i) * (60 / (SPARK_POINTS - 1))},${(19 - (v / top) * 18).toFixed(1)}`).join(" "));
+}
