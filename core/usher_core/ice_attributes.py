@@ -5,9 +5,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from usher_core.sdplines import Line
+
 # RFC 8839 §5.4: ice-char = ALPHA / DIGIT / "+" / "/".
 _UFRAG = re.compile(r"[A-Za-z0-9+/]{4,256}")
-_PASSWORD = re.compile(r"[A-Za-z0-9+/]{22,256}")
+_PWD = re.compile(r"[A-Za-z0-9+/]{22,256}")
 
 # RFC 8445 §5.1.2.1 and §5.1.2.2: type preference of host candidates, highest local preference.
 _HOST_TYPE_PREFERENCE = 126
@@ -15,14 +17,18 @@ _HIGHEST_LOCAL_PREFERENCE = 65535
 _RTP_COMPONENT = 1  # RTCP is multiplexed (RFC 5761), so there is no component 2
 
 
-def is_ufrag(text: str) -> bool:
-    """Whether text is a user name fragment by RFC 8839 §5.4: 4 to 256 ice-chars."""
-    return _UFRAG.fullmatch(text) is not None
+def checked_ufrag(line: Line) -> str:
+    """The value of an `a=ice-ufrag` line. Raises RemoteError if it is not 4 to 256 ice-chars."""
+    if not _UFRAG.fullmatch(line.argument):
+        raise line.error("expected a ufrag of 4 to 256 characters A-Z a-z 0-9 + /")
+    return line.argument
 
 
-def is_password(text: str) -> bool:
-    """Whether text is an ICE password by RFC 8839 §5.4: 22 to 256 ice-chars."""
-    return _PASSWORD.fullmatch(text) is not None
+def checked_pwd(line: Line) -> str:
+    """The value of an `a=ice-pwd` line. Raises RemoteError if it is not 22 to 256 ice-chars."""
+    if not _PWD.fullmatch(line.argument):
+        raise line.error("expected a password of 22 to 256 characters A-Z a-z 0-9 + /")
+    return line.argument
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +65,6 @@ def candidate_values(candidates: Sequence[Candidate]) -> tuple[str, ...]:
     for index, candidate in enumerate(candidates):
         # RFC 8445 §5.1.1.3: one foundation per base address; type and protocol are the same for all.
         foundation = foundations.setdefault(candidate.host, len(foundations) + 1)
-        priority = (
-            (_HOST_TYPE_PREFERENCE << 24)
-            + ((_HIGHEST_LOCAL_PREFERENCE - index) << 8)
-            + (256 - _RTP_COMPONENT)
-        )
-        values.append(
-            f"{foundation} {_RTP_COMPONENT} udp {priority} {candidate.host} {candidate.port} typ host"
-        )
+        priority = (_HOST_TYPE_PREFERENCE << 24) + ((_HIGHEST_LOCAL_PREFERENCE - index) << 8) + (256 - _RTP_COMPONENT)
+        values.append(f"{foundation} {_RTP_COMPONENT} udp {priority} {candidate.host} {candidate.port} typ host")
     return tuple(values)

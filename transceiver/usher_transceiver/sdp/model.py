@@ -1,6 +1,6 @@
 """What an offer said and what an answer needs: plain values, no behaviour."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from usher_core.ice_attributes import Candidate
@@ -103,7 +103,7 @@ Section = AudioSection | DataSection | RejectedSection
 class Offer:
     """An offer that can be answered.
 
-    `ufrag` and `password` are the client's, of the first accepted section of the BUNDLE group;
+    `ufrag` and `pwd` are the client's, of the first accepted section of the BUNDLE group;
     a client with several ufrags may use any of them in its checks, so they prove nothing.
     `fingerprints` are all of one hash function, the strongest offered; a certificate that
     matches any of them is the client's (RFC 8122 §5.1). `role` is our DTLS role.
@@ -112,7 +112,7 @@ class Offer:
     """
 
     ufrag: str
-    password: str
+    pwd: str = field(repr=False)
     fingerprints: tuple[Fingerprint, ...]
     role: DtlsRole
     audio: AudioSection
@@ -132,7 +132,7 @@ class LocalDescription:
     """
 
     ufrag: str
-    password: str
+    pwd: str = field(repr=False)
     fingerprint: str
     candidates: tuple[Candidate, ...]
     ssrc: int
