@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationError
-from pydantic_settings import BaseSettings, CliApp, NoDecode, SettingsConfigDict, SettingsError
+from pydantic_settings import BaseSettings, CliApp, CliSettingsSource, NoDecode, SettingsConfigDict, SettingsError
 
 from usher_core.errors import LocalError
 from usher_core.routes import describe
@@ -29,7 +29,8 @@ class ProgramSettings(BaseSettings):
 
     model_config = SettingsConfigDict(
         env_prefix="USHER_",
-        cli_prog_name="usher",
+        cli_exit_on_error=False,
+        cli_show_env_vars=True,
         extra="ignore",
         frozen=True,
         cli_kebab_case=True,
@@ -43,7 +44,9 @@ class ProgramSettings(BaseSettings):
     log_format: Literal["console", "json"] = Field(
         default="console", description="form of the log on stderr; json in a cluster"
     )
-    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="least level that is logged")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="least level that is logged"
+    )
 
     @classmethod
     def from_command_line(cls, arguments: Sequence[str]) -> Self:
@@ -52,11 +55,15 @@ class ProgramSettings(BaseSettings):
         Raises LocalError that names the setting at fault.
         """
         try:
-            return CliApp.run(cls, cli_args=list(arguments), cli_cmd_method_name="ignored_method")
+            flags = CliSettingsSource[Self](cls, cli_prog_name=f"usher {cls.program}")
+            return CliApp.run(
+                cls, cli_args=list(arguments), cli_settings_source=flags, cli_cmd_method_name="ignored_method"
+            )
         except ValidationError as error:
             raise LocalError(f"usher {cls.program}: {describe(error)}", f"see `usher {cls.program} --help`") from None
         except SettingsError as error:
-            raise LocalError(f"usher {cls.program}: {error}", f"see `usher {cls.program} --help`") from None
+            fault = str(error).removeprefix("error parsing CLI: ")
+            raise LocalError(f"usher {cls.program}: {fault}", f"see `usher {cls.program} --help`") from None
 
 
 def announce(program: str, **facts: Any) -> str:
