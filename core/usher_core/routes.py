@@ -87,10 +87,10 @@ def parse_route_file(text: str) -> RouteTable:
     """Parse the JSON of a route file. Raises LocalError that names the field at fault."""
     try:
         parsed = RouteFile.model_validate(json.loads(text))
-    except json.JSONDecodeError as error:
-        raise LocalError(f"the route file is no JSON: {error}") from None
     except (ValidationError, RecursionError) as error:
         raise LocalError(f"the route file is wrong: {describe(error)}", "see docs/wire.md, route file") from None
+    except ValueError as error:  # JSONDecodeError, or a number of more than 4300 digits
+        raise LocalError(f"the route file is no JSON: {error}") from None
     return RouteTable(parsed.transceivers)
 
 
