@@ -1,0 +1,97 @@
+"""`usher keys new` and `usher keys show`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+from usher_core.errors import LocalError
+from usher_core.ids import MAX_CLUSTER
+from usher_core.keys import KeyFile, parse_key_file
+
+from usher_cli.key_files import write_key_files
+
+
+@click.group()
+def keys() -> None:
+    """Make and look at key files."""
+
+
+@keys.command()
+@click.option("--cluster", required=True, help="Cluster ids that the keys serve, 1..65535: N or N,N,…")
+@click.option(
+    "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Directory, made where absent."
+)
+def new(cluster: str, out: Path) -> None:
+    """Write relay.json, transceiver.json, signaling.json and internal-token, mode 0600.
+
+    Each holds only what that program may know. Nothing is ever overwritten.
+    """
+    for path in write_key_files(out, _cluster_ids(cluster), time.time()):
+        click.echo(path)
+
+
+@keys.command()
+@click.argument("file", type=click.Path(path_type=Path))
+def show(file: Path) -> None:
+    """List the keys in FILE: kind, id, what for, state, age. Never the keys themselves."""
+    for line in _describe(read_key_file(file), time.time()):
+        click.echo(line)
+
+
+def read_key_file(path: Path) -> KeyFile:
+    """Return the key file at `path`. Raises LocalError when it can't be read or is wrong."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise LocalError(f"can't read the key file {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise LocalError(f"{path} is no key file: it is not text", "make one with `usher keys new`") from None
+    return parse_key_file(text)
+
+
+def _cluster_ids(text: str) -> tuple[int, ...]:
+    ids = []
+    for part in text.split(","):
+        number = part.strip()
+        if not number.isascii() or not number.isdigit() or not 1 <= int(number) <= MAX_CLUSTER:
+            raise LocalError(f"--cluster: {number!r} is no cluster id", f"one is a number within 1..{MAX_CLUSTER}")
+        ids.append(int(number))
+    return tuple(dict.fromkeys(ids))
+
+
+def _describe(file: KeyFile, now: float) -> Iterator[str]:
+    yield f"{'KIND':<6}{'ID':<5}{'FOR':<24}{'STATE':<10}AGE"
+    for ice in file.ice:
+        verifies = "" if ice.password_key else ", no password key"
+        serves = "cluster " + ",".join(map(str, ice.clusters)) + verifies
+        yield _row("ice", ice.letter, serves, ice.state, ice.not_before, now)
+    for hop in file.hop:
+        scope = "this cluster" if hop.scope == "local" else f"trunk to cluster {hop.scope}"
+        yield _row("hop", str(hop.id), scope, hop.state, hop.not_before, now)
+    for store in file.store:
+        yield _row("store", str(store.id), "Redis", store.state, store.not_before, now)
+    for seal in file.seal:
+        yield _row("seal", str(seal.id), "call ids, secrets", seal.state, seal.not_before, now)
+
+
+def _row(kind: str, name: str, serves: str, state: str, not_before: int, now: float) -> str:
+    return f"{kind:<6}{name:<5}{serves:<24}{state:<10}{_age(not_before, now)}"
+
+
+def _age(not_before: int, now: float) -> str:
+    if not_before == 0:
+        return "unknown"
+    seconds = int(now) - not_before
+    if seconds < 0:
+        return f"starts in {_span(-seconds)}"
+    return _span(seconds)
+
+
+def _span(seconds: int) -> str:
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds // length} {unit}"
+    return f"{seconds} s"
