@@ -123,6 +123,8 @@ class SessionInfo(_Model):
     path: SessionPath
     timings: Timings
     age_s: float
+    ufrag: IceUfrag = Field(description="ours, of the newest generation; signaling makes the WHIP entity tag of it")
+    remote_ufrag: IceUfrag = Field(description="the client's, of the newest generation; another one asks for a restart")
     end_reason: str | None = None
 
 
