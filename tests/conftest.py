@@ -26,6 +26,7 @@ def require_tool() -> Callable[[str], str]:
     return _require
 
 
+@pytest.hookimpl(tryfirst=True)  # before fixtures that would need the tool
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for marker in item.iter_markers("needs"):
         for name in marker.args:
