@@ -1,0 +1,125 @@
+"""One child process: its announce line from stdout, its log from stderr to ours."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, BinaryIO
+
+MAX_LINE = 64 * 1024
+"""A longer line of a log comes in pieces."""
+MAX_ANNOUNCE_LINE = 64 * 1024
+
+
+class LogWriter:
+    """Writes lines of several programs to one stream, each behind its program's name."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    def write(self, name: str, line: bytes) -> None:
+        # A reader that went away (`usher up 2>&1 | head`) must not end the fleet.
+        with contextlib.suppress(BrokenPipeError):
+            self._stream.write(name.encode("utf-8") + b" | " + line.rstrip(b"\r\n") + b"\n")
+            self._stream.flush()
+
+
+class ChildProcess:
+    """A running program. Made by `start`; `wait` must be awaited so that its pipes are emptied."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process, log: LogWriter) -> None:
+        self.name = name
+        self._process = process
+        self._log = log
+        self._announced: asyncio.Future[dict[str, Any] | None] = asyncio.get_running_loop().create_future()
+        self._readers = [asyncio.ensure_future(self._read_stdout()), asyncio.ensure_future(self._read_stderr())]
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def announcement(self) -> dict[str, Any] | None:
+        """Return the announce line, or None when the program closed its stdout without one."""
+        return await asyncio.shield(self._announced)
+
+    async def wait(self) -> int:
+        """Return the exit status, negative for a signal."""
+        status = await self._process.wait()
+        # Its own children, if any, could hold the pipes open.
+        await asyncio.wait(self._readers, timeout=1)
+        for reader in self._readers:
+            reader.cancel()
+        return status
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal to the program; none when it has ended."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    def kill_group(self) -> None:
+        """Kill the program and whatever it started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    async def _read_stdout(self) -> None:
+        assert self._process.stdout is not None
+        async for line in _lines(self._process.stdout):
+            announcement = None if self._announced.done() else _parse_announcement(line)
+            if announcement is None:
+                self._log.write(self.name, line)
+            else:
+                self._announced.set_result(announcement)
+        if not self._announced.done():
+            self._announced.set_result(None)
+
+    async def _read_stderr(self) -> None:
+        assert self._process.stderr is not None
+        async for line in _lines(self._process.stderr):
+            self._log.write(self.name, line)
+
+
+async def start(name: str, arguments: Sequence[str], environment: Mapping[str, str], log: LogWriter) -> ChildProcess:
+    """Start `usher ARGUMENTS…` as a child that dies with us.
+
+    It leads a session of its own: Ctrl-C at the terminal reaches `usher up` alone, which ends its children in order.
+    """
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "usher_cli.up.leashed",
+        str(os.getpid()),
+        *arguments,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=dict(environment),
+        start_new_session=True,
+        limit=MAX_LINE,
+    )
+    return ChildProcess(name, process, log)
+
+
+async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    while True:
+        try:
+            line = await stream.readuntil(b"\n")
+        except asyncio.IncompleteReadError as error:
+            line = error.partial
+        except asyncio.LimitOverrunError as error:
+            line = await stream.readexactly(error.consumed or MAX_LINE)
+        if not line:
+            return
+        yield line
+
+
+def _parse_announcement(line: bytes) -> dict[str, Any] | None:
+    try:
+        parsed = json.loads(line)
+    except ValueError:
+        return None
+    return parsed if isinstance(parsed, dict) and parsed.get("ready") is True else None

@@ -1,0 +1,206 @@
+"""The programs of `usher up`, their flags, the order in which they start, and the files that follow them.
+
+Order: transceivers and the first relay (which picks the UDP port where it is 0), then the other relays on the same port
+and signaling, which advertises that port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import structlog
+from usher_core.ids import split_host_port
+
+from usher_cli.up import child
+from usher_cli.up.addresses import advertised_addresses
+from usher_cli.up.atomic_file import write_atomically
+from usher_cli.up.members import Member, Members
+from usher_cli.up.pod_ids import PodIds
+from usher_cli.up.readiness import wait_until_calls_succeed
+from usher_cli.up.run_directory import CLUSTER, RunDirectory
+from usher_cli.up.settings import UpSettings
+from usher_cli.up.supervisor import Post, Supervisor
+
+LISTENER = 1
+"""All relays have one listener, so it has one id."""
+_LOOPBACK_ANY_PORT = "127.0.0.1:0"
+_SIGNALING_STAGE = 0
+_TRANSCEIVER_STAGE = 0
+_RELAY_STAGE = 1
+"""Relays go last: transceivers take leave of their clients through them."""
+
+_log = structlog.get_logger()
+
+
+class Fleet:
+    """Everything that `usher up` runs.
+
+    Args:
+        settings: of `usher up`.
+        directory: of this run.
+        log: where the children's lines go.
+    """
+
+    def __init__(self, settings: UpSettings, directory: RunDirectory, log: child.LogWriter) -> None:
+        self._settings = settings
+        self._directory = directory
+        self._log = log
+        self._members = Members()
+        self._pod_ids = PodIds()
+        self._first_ready: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self._new_keeper = asyncio.Event()
+        self._keepers: list[asyncio.Task[None]] = []
+        # Known once they are bound; from then on a program that is started again gets the same.
+        self._udp = settings.udp
+        self._http = settings.http
+        self._supervisor = Supervisor(self._spawn, self, asyncio.sleep, time.monotonic)
+
+    async def run(self, stop: asyncio.Event, announce: Callable[[str], None]) -> None:
+        """Start everything, call `announce` with the URL once a call would succeed, keep it up until `stop` is set.
+
+        Raises LocalError when a program does not start. No child is left in any case.
+        """
+        opening = asyncio.create_task(self._open(announce))
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await self._watch(opening, stopping)
+        finally:
+            opening.cancel()
+            stopping.cancel()
+            await self._supervisor.stop()
+            for keeper in self._keepers:
+                keeper.cancel()
+            await asyncio.gather(opening, stopping, *self._keepers, return_exceptions=True)
+            if self._settings.state_file is not None:
+                self._settings.state_file.unlink(missing_ok=True)
+
+    def kill(self) -> None:
+        """End all children at once."""
+        self._supervisor.kill()
+
+    def on_ready(self, name: str, pid: int, facts: Mapping[str, Any]) -> None:
+        """Take a program in, as the supervisor's watcher."""
+        member = Member(name, pid, facts)
+        self._members.add(member)
+        match facts.get("program"):
+            case "relay":
+                self._udp = facts["listeners"][str(LISTENER)]
+            case "transceiver":
+                self._directory.write_routes(self._members.transceivers())
+            case "signaling":
+                self._http = member.fact("http").removeprefix("http://")
+        _log.info("program is ready", name=name, pid=pid)
+        self._publish()
+        self._first_ready[name].set()
+
+    def on_end(self, name: str) -> None:
+        """Take a program out, as the supervisor's watcher."""
+        self._members.remove(name)
+        self._directory.write_routes(self._members.transceivers())
+        self._publish()
+
+    async def _watch(self, opening: asyncio.Task[None], stopping: asyncio.Task[Any]) -> None:
+        while not stopping.done():
+            self._new_keeper.clear()
+            new_keeper = asyncio.create_task(self._new_keeper.wait())
+            watched = {stopping, new_keeper, *self._keepers} | ({opening} if not opening.done() else set())
+            done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+            new_keeper.cancel()
+            for task in done - {stopping, new_keeper}:
+                task.result()
+
+    async def _open(self, announce: Callable[[str], None]) -> None:
+        relays = [f"relay-{number}" for number in range(1, self._settings.relays + 1)]
+        transceivers = [f"transceiver-{number}" for number in range(1, self._settings.transceivers + 1)]
+        self._fill(Post(relays[0], self._relay_arguments, _RELAY_STAGE))
+        for name in transceivers:
+            self._fill(Post(name, self._transceiver_arguments, _TRANSCEIVER_STAGE))
+        await self._until_ready([relays[0]])
+        for name in relays[1:]:
+            self._fill(Post(name, self._relay_arguments, _RELAY_STAGE))
+        self._fill(Post("signaling", self._signaling_arguments, _SIGNALING_STAGE))
+        await self._until_ready([*relays, *transceivers, "signaling"])
+        await wait_until_calls_succeed(self._members)
+        announce(self._url)
+
+    def _fill(self, post: Post) -> None:
+        self._keepers.append(asyncio.create_task(self._supervisor.keep(post)))
+        self._new_keeper.set()
+
+    async def _until_ready(self, names: Sequence[str]) -> None:
+        for name in names:
+            await self._first_ready[name].wait()
+
+    def _publish(self) -> None:
+        if self._settings.state_file is not None:
+            write_atomically(self._settings.state_file, self._members.state(self._url, self._udp))
+
+    @property
+    def _url(self) -> str:
+        """What a person on this machine opens."""
+        host, port = split_host_port(self._http)
+        if host in ("0.0.0.0", "::", ""):
+            host = "127.0.0.1"
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    async def _spawn(self, name: str, arguments: Sequence[str]) -> child.ChildProcess:
+        return await child.start(name, arguments, self._environment(with_key=name == "signaling"), self._log)
+
+    def _environment(self, *, with_key: bool) -> dict[str, str]:
+        """Return our environment without what was meant for `usher up` itself; the API key for signaling only."""
+        ours = {f"USHER_{field.upper()}" for field in UpSettings.model_fields}
+        environment = {name: value for name, value in os.environ.items() if name not in ours}
+        if with_key and self._settings.api_key is not None:
+            # Not as a flag: any user of this machine can read those.
+            environment["USHER_API_KEY"] = self._settings.api_key.get_secret_value()
+        return environment
+
+    def _relay_arguments(self) -> list[str]:
+        return [
+            "relay",
+            f"--listen={LISTENER}={self._udp}",
+            "--upstream=127.0.0.1",
+            f"--admin={_LOOPBACK_ANY_PORT}",
+            f"--keys-file={self._directory.relay_keys}",
+            f"--routes-file={self._directory.routes}",
+            f"--engine={self._settings.engine}",
+            "--grace=0",
+            *self._log_arguments(),
+        ]
+
+    def _transceiver_arguments(self) -> list[str]:
+        return [
+            "transceiver",
+            f"--udp={_LOOPBACK_ANY_PORT}",
+            f"--http={_LOOPBACK_ANY_PORT}",
+            f"--keys-file={self._directory.transceiver_keys}",
+            f"--token-file={self._directory.token}",
+            f"--cluster={CLUSTER}",
+            f"--pod={self._pod_ids.next(time.time())}",
+            f"--backend={self._settings.backend}",
+            *self._log_arguments(),
+        ]
+
+    def _signaling_arguments(self) -> list[str]:
+        host, port = split_host_port(self._udp)
+        return [
+            "signaling",
+            f"--http={self._http}",
+            f"--keys-file={self._directory.signaling_keys}",
+            f"--token-file={self._directory.token}",
+            f"--routes-file={self._directory.routes}",
+            *(
+                f"--advertise={LISTENER}={address}"
+                for address in advertised_addresses(host, port, self._settings.advertise)
+            ),
+            *(["--keyless"] if self._settings.api_key is None else []),
+            *self._log_arguments(),
+        ]
+
+    def _log_arguments(self) -> list[str]:
+        return [f"--log-format={self._settings.log_format}", f"--log-level={self._settings.log_level}"]

@@ -1,0 +1,50 @@
+"""`usher up`: checks that it can start, runs the fleet, ends it on a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+import sys
+
+from usher_core import logs
+from usher_core.ids import split_host_port
+
+from usher_cli.up.addresses import advertised_addresses, check_port_is_free
+from usher_cli.up.child import LogWriter
+from usher_cli.up.fleet import Fleet
+from usher_cli.up.run_directory import RunDirectory
+from usher_cli.up.settings import UpSettings
+
+
+def run(settings: UpSettings) -> None:
+    """Run until SIGINT, SIGTERM or SIGHUP. Raises LocalError when it can't start."""
+    logs.configure(settings.log_format, settings.log_level)
+    host, port = split_host_port(settings.udp)
+    advertised_addresses(host, port or 1, settings.advertise)
+    check_port_is_free(socket.SOCK_STREAM, "--http", settings.http)
+    check_port_is_free(socket.SOCK_DGRAM, "--udp", settings.udp)
+    with RunDirectory.make() as directory:
+        asyncio.run(_run(settings, directory))
+
+
+async def _run(settings: UpSettings, directory: RunDirectory) -> None:
+    stop = asyncio.Event()
+    fleet = Fleet(settings, directory, LogWriter(sys.stderr.buffer))
+
+    def on_signal() -> None:
+        if stop.is_set():
+            fleet.kill()
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, on_signal)
+    await fleet.run(stop, _print_ready)
+
+
+def _print_ready(url: str) -> None:
+    # Who started us may have stopped reading; the fleet runs on.
+    with contextlib.suppress(BrokenPipeError):
+        print(f"ready {url}", flush=True)

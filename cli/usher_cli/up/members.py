@@ -1,0 +1,68 @@
+"""Which programs of the fleet run now, as the route file and the state file tell it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from usher_core.errors import LocalError
+from usher_core.routes import Transceiver
+
+from usher_cli.up.run_directory import CLUSTER
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A program that announced itself: name of its post, process id, announce line."""
+
+    name: str
+    pid: int
+    facts: Mapping[str, Any]
+
+    def fact(self, key: str) -> str:
+        """Return a text of the announce line. Raises LocalError when it is missing."""
+        value = self.facts.get(key)
+        if not isinstance(value, str):
+            raise LocalError(f"{self.name} announced itself without {key!r}")
+        return value
+
+
+class Members:
+    """The members by the name of their post."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Member] = {}
+
+    def add(self, member: Member) -> None:
+        self._by_name[member.name] = member
+
+    def remove(self, name: str) -> None:
+        self._by_name.pop(name, None)
+
+    def of(self, program: str) -> list[Member]:
+        """Return the members that run `program`, by the order of their names' numbers."""
+        found = [member for member in self._by_name.values() if member.facts.get("program") == program]
+        return sorted(found, key=lambda member: (len(member.name), member.name))
+
+    def transceivers(self) -> list[Transceiver]:
+        """Return the entries of the route file."""
+        return [
+            Transceiver(cluster=CLUSTER, pod=member.facts["pod"], udp=member.fact("udp"), http=member.fact("http"))
+            for member in self.of("transceiver")
+        ]
+
+    def state(self, http: str, udp: str) -> str:
+        """Return the text of the state file: `http` and each `admin` are base URLs, `udp` is `IP:PORT`."""
+        state = {
+            "http": http,
+            "udp": udp,
+            "relays": [{"pid": relay.pid, "admin": relay.fact("admin")} for relay in self.of("relay")],
+            "transceivers": [
+                {"pid": member.pid, "admin": member.fact("http"), "pod_id": member.facts["pod"]}
+                for member in self.of("transceiver")
+            ],
+            "signaling": [{"pid": member.pid, "admin": member.fact("http")} for member in self.of("signaling")],
+        }
+        return json.dumps(state, indent=2) + "\n"
