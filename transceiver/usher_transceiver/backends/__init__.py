@@ -1,1 +1,1 @@
-"""Backends of a call: what listens and answers."""
+"""What talks with a caller: the protocol of backends, their registry, and two that need no model (see docs/backends.md)."""

@@ -77,8 +77,11 @@ class Backend(Protocol):
     def on_audio(self, frame: AudioFrame) -> None:
         """Take one frame of the client's audio. Must not block: all calls of the process wait for it."""
 
-    def on_event(self, event: Event) -> None:
-        """Take one JSON event of the client's data channel. Must not block."""
+    def on_event(self, event: Event) -> bool:
+        """Take one JSON event of the client's data channel; return whether its type is known. Must not block.
+
+        The session itself answers ``session.update``, and an event nobody knows with an ``error`` event.
+        """
 
     async def close(self, reason: str) -> None:
         """Free everything. Called exactly once, also after a failed or cancelled `start`; has a time limit."""

@@ -1,0 +1,85 @@
+"""The Opus codec of a process: libopus where it is, else the one in PyAV."""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import structlog
+
+from usher_core.errors import LocalError
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderSettings:
+    """How we encode speech."""
+
+    bitrate: int = 32_000
+    """bit/s. Full-quality mono speech; the packet is then about as large as its headers."""
+    complexity: int = 5
+    """0-10. Above 5 libopus analyses each frame and picks SILK: four times the CPU (benches/media_capacity.py)."""
+    application: Literal["audio", "voip"] = "audio"
+    """``audio`` lets libopus use CELT, a third of the CPU of ``voip`` at this bitrate."""
+    wideband: bool = False
+    """Nothing above 8 kHz, for devices that decode at 16 kHz."""
+
+
+class Encoder(Protocol):
+    """20 ms of s16le mono 24 kHz PCM in, one Opus packet out."""
+
+    def encode(self, pcm: bytes) -> bytes:
+        """Encode 960 bytes of PCM into at most `MAX_PACKET` bytes."""
+
+    def expect_loss(self, percent: int) -> None:
+        """Say how many of 100 packets the far end loses: the encoder then spends bits on redundancy (in-band FEC)."""
+
+
+class Decoder(Protocol):
+    """Opus packets in order in, s16le mono 24 kHz PCM out. Durations are samples at 24 kHz, multiples of 2.5 ms."""
+
+    def decode(self, packet: bytes) -> bytes:
+        """Decode a packet. Raises RemoteError (reason ``opus_packet``) when it is not Opus; go on with `conceal`."""
+
+    def recover(self, following: bytes, samples: int) -> bytes:
+        """Make up a lost packet of that duration, from the redundancy in the packet that follows it, if it has any."""
+
+    def conceal(self, samples: int) -> bytes:
+        """Make up audio from what came before."""
+
+
+class Codec(Protocol):
+    """Makes encoders and decoders; one per process."""
+
+    name: str
+    """For logs and metrics."""
+
+    def encoder(self, settings: EncoderSettings) -> Encoder: ...
+
+    def decoder(self) -> Decoder: ...
+
+
+CodecPreference = Literal["auto", "libopus", "pyav"]
+MAX_PACKET = 1000
+"""Bytes of an encoded packet at most, so that RTP, SRTP and hop headers fit beside it in 1200."""
+
+
+def load_codec(preference: CodecPreference = "auto") -> Codec:
+    """Return the best codec there is, and say in the log which. Raises LocalError when there is none."""
+    # Imported here because each needs a library that may be absent.
+    from usher_transceiver.media.opus import LibOpus  # noqa: PLC0415
+    from usher_transceiver.media.opus_pyav import PyAvOpus  # noqa: PLC0415
+
+    log = structlog.get_logger()
+    if preference != "pyav":
+        try:
+            codec = LibOpus()
+        except LocalError as error:
+            if preference == "libopus":
+                raise
+            log.warning(
+                "libopus not found, using the slower PyAV codec: no packet loss concealment beyond repetition",
+                problem=error.message,
+                fix=error.fix,
+            )
+        else:
+            log.info("opus codec", codec=codec.name)
+            return codec
+    return PyAvOpus()

@@ -1,0 +1,132 @@
+"""From Opus packets to the RTP packets of one stream (RFC 3550 section 5.1, RFC 7587).
+
+Sequence and time begin at random values. Time goes on by 20 ms at every tick, sent or not; the sequence counts packets.
+
+In silence nothing is encoded, but not nothing sent: browsers take a stream that stops for loss and stretch its last
+sound. So a run of speech ends with a few one-byte DTX packets, as libopus itself would send them, and one every 400 ms
+after that keeps the far end's comfort noise, and every mapping on the path, alive: 2.5 packets/s instead of 50.
+Before the first speech of the call nothing is sent at all.
+"""
+
+import struct
+from random import Random
+from typing import Final
+
+from usher_transceiver.media.feed import Chunk, Feed
+from usher_transceiver.media.frame import FRAME_MS, FRAME_SECONDS
+from usher_transceiver.media.level import QUIETEST_DBOV
+from usher_transceiver.media.opus_packet import OPUS_CLOCK, dtx_packet
+from usher_transceiver.media.rtp import ONE_BYTE_PROFILE, one_byte_extension
+
+_FRAME: Final = OPUS_CLOCK * FRAME_MS // 1000
+_DTX_INTERVAL: Final = 20  # ticks: 400 ms, as libopus (RFC 6716 section 2.1.9)
+_DTX_OPENING: Final = 3
+_VOICE: Final = 0x80  # RFC 6464 section 3: the V bit
+_VOICE_DBOV: Final = -50.0
+_HEADER: Final = struct.Struct("!BBHII")
+_EXTENSION: Final = struct.Struct("!HH")
+
+
+class RtpSender:
+    """Builds the packets of one SSRC from what `feed` gives."""
+
+    def __init__(
+        self,
+        ssrc: int,
+        payload_type: int,
+        clock_rate: int,
+        feed: Feed,
+        now: float,
+        random: Random,
+        *,
+        mid: tuple[int, str] | None = None,
+        level_extension_id: int | None = None,
+    ) -> None:
+        self.packets = 0
+        self.octets = 0
+        self._ssrc = ssrc
+        self._payload_type = payload_type
+        self._scale = OPUS_CLOCK // clock_rate
+        self._feed = feed
+        self._started_at = now
+        self._sequence = random.getrandbits(16)
+        self._offset = random.getrandbits(32)
+        self._media = 0  # samples at 48 kHz since the start
+        self._due = 0  # media time of the next packet, when packets are longer than a tick
+        self._silent_ticks = 0
+        self._talking = False
+        self._last_payload = b""
+        self._extension_ids = (mid, level_extension_id)
+        self._with_level = self._extension_block(b"\0")
+        self._without_level = self._extension_block(b"")
+
+    def _extension_block(self, level: bytes) -> bytes:
+        """The level comes first, so that its byte is always at offset 5 of the block."""
+        mid, level_id = self._extension_ids
+        elements = {} if level_id is None or not level else {level_id: level}
+        if mid is not None:
+            elements[mid[0]] = mid[1].encode()
+        if not elements:
+            return b""
+        data = one_byte_extension(elements)
+        return _EXTENSION.pack(ONE_BYTE_PROFILE, len(data) // 4) + data
+
+    @property
+    def timestamp(self) -> int:
+        """The RTP time of this moment, for sender reports."""
+        return self._offset + self._media // self._scale & 0xFFFFFFFF
+
+    def tick(self, now: float) -> list[bytes]:
+        """Return the packets of the next 20 ms."""
+        chunks = self._feed.tick()
+        if chunks:
+            if not self._talking:
+                self._catch_up(now)
+            packets = [self._speech(chunk) for chunk in chunks]
+        elif self._due > self._media or not self._last_payload:
+            packets = []
+        else:
+            packets = self._silence()
+        self._media += _FRAME
+        return packets
+
+    def _speech(self, chunk: Chunk) -> bytes:
+        # RFC 3551 section 4.1: the marker is on the first packet after a silence.
+        marker = not self._talking
+        self._talking = True
+        self._silent_ticks = 0
+        self._last_payload = chunk.payload
+        self._due = max(self._due, self._media)
+        packet = self._packet(chunk, self._due, marker=marker)
+        self._due += chunk.samples
+        return packet
+
+    def _silence(self) -> list[bytes]:
+        self._talking = False
+        self._silent_ticks += 1
+        if self._silent_ticks > _DTX_OPENING and self._silent_ticks % _DTX_INTERVAL:
+            return []
+        return [self._packet(Chunk(dtx_packet(self._last_payload), _FRAME, QUIETEST_DBOV), self._media, marker=False)]
+
+    def _catch_up(self, now: float) -> None:
+        """Make up for ticks that were left out, while nobody hears it."""
+        behind = int((now - self._started_at) / FRAME_SECONDS) * _FRAME - self._media
+        if behind > 2 * _FRAME:
+            self._media += behind
+
+    def _packet(self, chunk: Chunk, media: int, *, marker: bool) -> bytes:
+        extension = self._without_level
+        if chunk.level_dbov is not None and self._extension_ids[1] is not None:
+            level = -round(chunk.level_dbov) | (_VOICE if chunk.level_dbov > _VOICE_DBOV else 0)
+            extension = self._with_level[:5] + bytes((level,)) + self._with_level[6:]
+        header = _HEADER.pack(
+            0x90 if extension else 0x80,
+            self._payload_type | marker << 7,
+            self._sequence,
+            self._offset + media // self._scale & 0xFFFFFFFF,
+            self._ssrc,
+        )
+        self._sequence = self._sequence + 1 & 0xFFFF
+        self.packets += 1
+        self.octets += len(chunk.payload)
+        return header + extension + chunk.payload
