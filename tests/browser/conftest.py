@@ -1,0 +1,128 @@
+"""Chromium with a tone for a microphone, and the systems it calls."""
+
+import subprocess
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, Page, async_playwright
+
+from tests.browser.hearing import write_tone
+from tests.browser.stack import Stack, usher_up
+
+HERE = Path(__file__).parent
+API_KEY = "sk-browser-tests"
+
+QUIET_FLAGS = (
+    "--no-sandbox",  # Chromium refuses its sandbox to root
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--autoplay-policy=no-user-gesture-required",
+)
+
+
+@pytest.fixture(scope="session")
+def usher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """As `make up` starts it: no keys, so it serves its own page only."""
+    with usher_up(tmp_path_factory.mktemp("usher"), "--relays", "2", "--transceivers", "2") as stack:
+        yield stack
+
+
+@pytest.fixture(scope="session")
+def usher_with_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """With an API key, so that pages of any origin may call."""
+    folder = tmp_path_factory.mktemp("usher-with-key")
+    with usher_up(folder, "--relays", "2", "--transceivers", "2", key=API_KEY) as stack:
+        yield stack
+
+
+@pytest.fixture(scope="session")
+def tone_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tone") / "440.wav"
+    write_tone(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def tone_microphone(tone_file: Path) -> tuple[str, ...]:
+    """Flags of a microphone that plays the tone and needs no permission."""
+    return (
+        "--use-fake-device-for-media-stream",
+        "--use-fake-ui-for-media-stream",
+        f"--use-file-for-fake-audio-capture={tone_file}",
+    )
+
+
+Launch = Callable[..., Any]
+
+
+@pytest.fixture
+async def launch(require_tool: Callable[[str], str]) -> AsyncIterator[Launch]:
+    """`await launch(*flags)` starts a Chromium; all are closed after the test.
+
+    A browser per test, and Playwright's asynchronous half: its synchronous half keeps an event loop running in
+    the main thread, under which asynchronous tests of other modules cannot run.
+    """
+    executable = require_tool("chromium")
+    async with async_playwright() as playwright:
+
+        async def start(*flags: str) -> Browser:
+            return await playwright.chromium.launch(
+                executable_path=executable, headless=True, args=["--headless=new", *QUIET_FLAGS, *flags]
+            )
+
+        yield start
+
+
+@pytest.fixture
+async def browser(launch: Launch, tone_microphone: tuple[str, ...]) -> Browser:
+    started: Browser = await launch(*tone_microphone)
+    return started
+
+
+@pytest.fixture
+async def page(browser: Browser) -> Page:
+    return await new_page(browser)
+
+
+async def new_page(browser: Browser, **context: Any) -> Page:
+    """A page in which ear.js runs before everything else."""
+    page = await (await browser.new_context(**context)).new_page()
+    await page.add_init_script(path=HERE / "ear.js")
+    return page
+
+
+@pytest.fixture(scope="session")
+def node_modules(request: pytest.FixtureRequest) -> Path:
+    """The packages of package-lock.json, exactly, installed once."""
+    folder, lock = HERE / "node_modules", HERE / "package-lock.json"
+    installed = folder / ".package-lock.json"
+    if not installed.exists() or installed.stat().st_mtime < lock.stat().st_mtime:
+        command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
+        subprocess.run(command, cwd=HERE, check=True, capture_output=True, timeout=300)
+    return folder
+
+
+@pytest.fixture
+def other_origin(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """A folder and the address a plain web server shows it at: a page of another origin than usher's."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+
+    class Handler(SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(folder))) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield folder, f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()

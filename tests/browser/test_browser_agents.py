@@ -1,0 +1,115 @@
+"""The unmodified npm package @openai/agents-realtime in Chromium, pointed at usher."""
+
+import asyncio
+import subprocess
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Page
+
+from tests.browser.conftest import HERE
+from tests.browser.hearing import TONE_DB, TONE_HZ, hear
+from tests.browser.stack import Stack
+
+pytestmark = pytest.mark.needs("chromium", "node")
+
+
+@pytest.fixture(scope="session")
+def bundle(node_modules: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("bundle") / "agents.js"
+    esbuild = node_modules / ".bin" / "esbuild"
+    command = [str(esbuild), "agents.js", "--bundle", "--format=esm", "--log-level=error", f"--outfile={out}"]
+    subprocess.run(command, cwd=HERE, check=True, timeout=60)
+    return out
+
+
+async def ephemeral_key(page: Page, usher: Stack) -> str:
+    """What a product's own server asks for before it hands the page to a person."""
+    response = await page.request.post(
+        f"{usher.url}/v1/realtime/client_secrets",
+        headers=usher.authorization,
+        data={"session": {"type": "realtime", "model": "echo"}},
+    )
+    assert response.status == 200, await response.text()
+    key: str = (await response.json())["value"]
+    assert key.startswith("ek_")
+    return key
+
+
+@pytest.fixture
+def agent_site(bundle: Path, other_origin: tuple[Path, str]) -> str:
+    """The address of a page, of another origin than usher's, that has loaded the library."""
+    folder, url = other_origin
+    (folder / "agents.js").write_bytes(bundle.read_bytes())
+    (folder / "index.html").write_text(
+        '<!doctype html><audio autoplay></audio><script type="module" src="agents.js"></script>'
+    )
+    return url
+
+
+@pytest.fixture
+async def agent_page(page: Page, agent_site: str, usher_with_key: Stack) -> Page:
+    """A page whose session has connected with an ephemeral key."""
+    await page.goto(agent_site)
+    arguments = {"baseUrl": usher_with_key.calls_url, "apiKey": await ephemeral_key(page, usher_with_key)}
+    await page.evaluate("(o) => connectAgent(o)", arguments)
+    return page
+
+
+async def test_connects_and_the_tone_comes_back(agent_page: Page, usher_with_key: Stack):
+    assert await agent_page.evaluate("transport.status") == "connected"
+    assert "session.updated" in await agent_page.evaluate("heard.events")
+    await agent_page.wait_for_function("ear.peers.at(-1).getReceivers()[0].getSynchronizationSources().length")
+
+    heard = hear(await agent_page.evaluate("ear.listen(3)"))
+
+    assert heard.frequency_hz == pytest.approx(TONE_HZ, abs=2)
+    assert heard.level_db == pytest.approx(TONE_DB, abs=3)
+    assert heard.share >= 0.95
+    assert await agent_page.evaluate("heard.errors") == []
+    # The library plays what it gets: event.streams[0] on the audio element.
+    assert await agent_page.evaluate("document.querySelector('audio').srcObject.active")
+
+
+async def test_call_id_is_the_one_the_server_knows(agent_page: Page, usher_with_key: Stack):
+    call_id = await agent_page.evaluate("transport.callId")
+
+    asked = await agent_page.request.get(f"{usher_with_key.calls_url}/{call_id}", headers=usher_with_key.authorization)
+
+    assert asked.status == 200
+    assert (await asked.json())["id"] == call_id
+
+
+async def test_interrupt_leaves_the_call_running(agent_page: Page):
+    await agent_page.evaluate("session.interrupt()")
+    assert hear(await agent_page.evaluate("ear.listen(1)")).frequency_hz == pytest.approx(TONE_HZ, abs=4)
+    assert await agent_page.evaluate("transport.status") == "connected"
+
+
+async def test_close_ends_the_call_on_the_server_without_a_hang_up_request(agent_page: Page, usher_with_key: Stack):
+    call_id = await agent_page.evaluate("transport.callId")
+
+    await agent_page.evaluate("session.close()")
+
+    async with asyncio.timeout(5):
+        url = f"{usher_with_key.calls_url}/{call_id}"
+        while (await agent_page.request.get(url, headers=usher_with_key.authorization)).status != 404:
+            await agent_page.wait_for_timeout(50)
+
+
+async def test_a_session_ended_by_the_server_is_noticed(agent_page: Page, usher_with_key: Stack):
+    call_id = await agent_page.evaluate("transport.callId")
+
+    url = f"{usher_with_key.calls_url}/{call_id}/hangup"
+    assert (await agent_page.request.post(url, headers=usher_with_key.authorization)).status == 200
+
+    await agent_page.wait_for_function("transport.status === 'disconnected'", timeout=10_000)
+
+
+async def test_a_wrong_key_is_reported_with_its_status(page: Page, agent_site: str, usher_with_key: Stack):
+    await page.goto(agent_site)
+    arguments = {"baseUrl": usher_with_key.calls_url, "apiKey": "ek_made_up"}
+
+    refused = await page.evaluate("(o) => connectAgent(o).then(() => 'connected', (error) => error.message)", arguments)
+
+    assert "401" in refused

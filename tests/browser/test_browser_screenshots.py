@@ -1,0 +1,40 @@
+"""Pictures of the demo page for people to look at, in the folder that USHER_SCREENSHOTS names."""
+
+import os
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.browser.stack import Stack
+from tests.browser.test_browser_page import start_call
+
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
+
+
+@pytest.mark.needs("chromium")
+async def test_pictures_of_the_page(page: Page, usher: Stack, tmp_path: Path):
+    folder = Path(os.environ.get("USHER_SCREENSHOTS") or tmp_path)
+
+    async def pictures(name: str) -> None:
+        for scheme in SCHEMES:
+            await page.emulate_media(color_scheme=scheme)
+            for size, (width, height) in SIZES.items():
+                await page.set_viewport_size({"width": width, "height": height})
+                path = folder / f"{name}-{scheme}-{size}.png"
+                await page.screenshot(path=path, full_page=True, animations="disabled")
+                beyond = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
+                assert beyond <= 0, f"{path.name} scrolls sideways by {beyond} px"
+
+    await page.goto(usher.url)
+    await pictures("idle")
+    await start_call(page, usher)
+    await expect(page.locator("#clock")).to_have_text("0:04")
+    await pictures("in-call")
+    await page.route(usher.calls_url, lambda route: route.fulfill(status=503))
+    await page.get_by_role("button", name="Hang up").click()
+    await page.get_by_role("button", name="Call again").click()
+    await expect(page.get_by_role("alert")).to_be_visible()
+    await pictures("error")
