@@ -47,7 +47,7 @@ export class EventLog {
     }
     const [arrow, spoken] = ARROWS[direction];
     const times = element("span", "times");
-    const line = [element("span", "when", clock(now - this.#started)), element("span", direction, arrow), element("span", "what", what), times];
+    const line = [element("span", "when", clock(now - this.#started)), element("span", direction, arrow), breakable(what), times];
     line[1].title = spoken;
     const row = element("li");
     row.dataset.direction = direction;
@@ -73,6 +73,13 @@ export class EventLog {
 }
 
 const clock = (ms) => `${(ms / 1000).toFixed(2)} s`;
+
+/** A dotted name that may break after its dots and underscores. */
+function breakable(name) {
+  const made = element("span", "what");
+  for (const part of name.split(/(?<=[._])/)) made.append(part, document.createElement("wbr"));
+  return made;
+}
 
 function element(name, className = "", text = "") {
   const made = document.createElement(name);

@@ -12,10 +12,11 @@ const PHASES = {
   live: { status: "In a call", action: "Hang up", hint: "Say something. The server hears you." },
   ended: { status: "Call ended", action: "Call again", hint: "The call has ended. Press the button to call again." },
   locked: { status: "API key needed", action: "Start the call", hint: "This server takes calls from people it knows." },
-  failed: { status: "Call failed", action: "Try again", hint: "The call did not work." },
+  failed: { status: "Call failed", action: "Try again", hint: "What went wrong, and what to do about it, is said below." },
 };
 
-export const ms = (value) => (value === undefined ? "–" : `${value < 10 ? value.toFixed(1) : Math.round(value)} ms`);
+// Below a millisecond browsers' clocks are coarsened on purpose: no false precision.
+export const ms = (value) => (value === undefined ? "–" : value < 1 ? "< 1 ms" : `${value < 10 ? value.toFixed(1) : Math.round(value)} ms`);
 const percent = (value) => (value === undefined ? "–" : `${(value * 100).toFixed(value > 0 && value < 0.1 ? 1 : 0)} %`);
 
 export function showPhase(phase) {
