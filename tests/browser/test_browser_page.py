@@ -148,7 +148,7 @@ async def test_a_call_ended_by_the_server_is_noticed_at_once(page: Page, usher: 
 
     assert (await page.request.post(f"{url}/hangup")).status == 200
 
-    await expect(page.get_by_role("status")).to_have_text("Call ended", timeout=2_000)
+    await expect(page.get_by_role("status")).to_have_text("The server ended the call", timeout=2_000)
 
 
 async def test_the_whole_call_works_by_keyboard(page: Page, usher: Stack):

@@ -13,7 +13,7 @@ const CHECK_FIRST_AUDIO_MS = 10;
  *   remote      detail = MediaStream
  *   message     detail = {direction: "in"|"out", text}
  *   unsteady    detail = boolean, whether packets have stopped coming
- *   ended       detail = Problem or null, exactly once
+ *   ended       detail = {problem: Problem or null, byServer: boolean}, exactly once
  */
 export class Call extends EventTarget {
   #key;
@@ -111,14 +111,14 @@ export class Call extends EventTarget {
     channel.addEventListener("open", () => this.#stage("channel"));
     channel.addEventListener("message", ({ data }) => this.#tell("message", { direction: "in", text: String(data) }));
     // A server that hangs up closes the channel; connectionState would say so only some 8 s later (Chromium).
-    channel.addEventListener("close", () => this.#end(null));
+    channel.addEventListener("close", () => this.#end(null, true));
   }
 
   #watchDtls(pc) {
     const transport = pc.getSenders()[0]?.transport;
     transport?.addEventListener("statechange", () => {
       if (transport.state === "connected") this.#stage("dtls");
-      if (transport.state === "closed") this.#end(null);
+      if (transport.state === "closed") this.#end(null, true);
       if (transport.state === "failed") this.#end(new Problem("dtls-failed", `DTLS ${transport.state}`));
     });
   }
@@ -164,7 +164,7 @@ export class Call extends EventTarget {
     this.dispatchEvent(new CustomEvent(type, { detail }));
   }
 
-  #end(reason) {
+  #end(problem, byServer = false) {
     if (this.#ended) return;
     this.#ended = true;
     this.#abort.abort();
@@ -172,7 +172,7 @@ export class Call extends EventTarget {
     if (this.url) hangUp(this.url, this.#key);
     this.connection?.close();
     if (this.microphone) stop(this.microphone);
-    this.#tell("ended", reason);
+    this.#tell("ended", { problem, byServer });
   }
 }
 

@@ -37,7 +37,7 @@ class Visit {
     on("remote", (stream) => this.#onRemote(stream));
     on("message", ({ direction, text }) => log.message(direction, text));
     on("unsteady", (unsteady) => this.#onUnsteady(unsteady));
-    on("ended", (problem) => this.#onEnded(problem, onEnd));
+    on("ended", ({ problem, byServer }) => this.#onEnded(problem, byServer, onEnd));
   }
 
   start() {
@@ -80,7 +80,10 @@ class Visit {
     this.#stages[name] = at;
     const words = { offer: "offer sent", answer: "answer received", ice: "ICE connected", dtls: "DTLS connected", channel: "data channel open", audio: "first audio" };
     log.note(words[name], at);
-    if (name === "answer") this.#describe();
+    if (name === "answer" && this.#call.url) {
+      log.note(`call ${this.#call.url.pathname.split("/").at(-1)}`, at);
+      this.#describe();
+    }
     if (name === "ice") view.lightPath("relay");
     if (name === "dtls") this.#onLive();
     if (name === "audio") {
@@ -145,7 +148,7 @@ class Visit {
     this.#frame = requestAnimationFrame((then) => this.#onFrame(then));
   }
 
-  #onEnded(problem, onEnd) {
+  #onEnded(problem, byServer, onEnd) {
     clearInterval(this.#timer);
     this.#timer = 0;
     cancelAnimationFrame(this.#frame);
@@ -158,11 +161,16 @@ class Visit {
     }
     view.showHalo(0);
     view.lightPath(null);
-    view.showPhase(!problem ? "ended" : problem.code === "key-needed" ? "locked" : "failed");
-    log.note(problem ? `ended: ${problem.code ?? problem}` : "call ended");
+    view.showPhase(phaseAfter(problem, byServer));
+    log.note(problem ? `ended: ${problem.code ?? problem}` : byServer ? "the server ended the call" : "call ended");
     if (problem) fail(problem);
     onEnd();
   }
+}
+
+function phaseAfter(problem, byServer) {
+  if (problem) return problem.code === "key-needed" ? "locked" : "failed";
+  return byServer ? "left" : "ended";
 }
 
 function endpoint({ address, ip, port }) {

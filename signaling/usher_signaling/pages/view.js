@@ -12,6 +12,7 @@ const PHASES = {
   live: { status: "In a call", action: "Hang up", hint: "Say something. The server hears you." },
   ended: { status: "Call ended", action: "Call again", hint: "The call has ended. Press the button to call again." },
   locked: { status: "API key needed", action: "Start the call", hint: "This server takes calls from people it knows." },
+  left: { status: "The server ended the call", action: "Call again", hint: "The server has hung up. Press the button to call again." },
   failed: { status: "Call failed", action: "Try again", hint: "What went wrong, and what to do about it, is said below." },
 };
 
