@@ -6,7 +6,9 @@ Rules, each from a client that fails without (design D11):
 * `a=ssrc` is said: without it Chromium, pion, werift and str0m stay silent.
 * `a=msid` has a real stream id: the OpenAI SDK plays `event.streams[0]`.
 * BUNDLE holds the accepted mids and no other. rtcp-mux is said.
-* A rejected section keeps its place with port 0 (RFC 3264 §6) and nothing else.
+* A rejected section keeps its place with port 0 (RFC 3264 §6). It names one format with its
+  rtpmap, since pion and werift refuse the whole answer otherwise, and repeats credentials,
+  fingerprint and setup, since GStreamer does. It has no candidates.
 """
 
 from typing import Final, assert_never
@@ -28,7 +30,8 @@ def build_answer(offer: Offer, local: LocalDescription) -> str:
     """
     if not local.candidates:
         raise ValueError("an answer needs at least one candidate")
-    transport = _transport(offer, local)
+    security = _security(offer, local)
+    candidates = [*(f"a=candidate:{value}" for value in candidate_values(local.candidates)), "a=end-of-candidates"]
     lines = [
         "v=0",
         f"o=- {local.session_id} {local.version} IN IP4 0.0.0.0",
@@ -41,11 +44,11 @@ def build_answer(offer: Offer, local: LocalDescription) -> str:
     for section in offer.sections:
         match section:
             case AudioSection():
-                lines += [*_audio(section, local), *transport]
+                lines += [*_audio(section, local), *security, *candidates]
             case DataSection():
-                lines += [*_data(section, local), *transport]
+                lines += [*_data(section, local), *security, *candidates]
             case RejectedSection():
-                lines += _rejected(section)
+                lines += [*_rejected(section), *security]
             case _:
                 assert_never(section)
     return "\r\n".join(lines) + "\r\n"
@@ -95,21 +98,20 @@ def _data(section: DataSection, local: LocalDescription) -> list[str]:
 
 def _rejected(section: RejectedSection) -> list[str]:
     return [
-        f"m={section.media} 0 {section.profile} {section.formats}",
+        f"m={section.media} 0 {section.profile} {section.format}",
         "c=IN IP4 0.0.0.0",
         *_mid(section.mid),
+        *([f"a=rtpmap:{section.rtpmap}"] if section.rtpmap else []),
         "a=inactive",
     ]
 
 
-def _transport(offer: Offer, local: LocalDescription) -> list[str]:
+def _security(offer: Offer, local: LocalDescription) -> list[str]:
     return [
         f"a=ice-ufrag:{local.ufrag}",
         f"a=ice-pwd:{local.pwd}",
         f"a=fingerprint:sha-256 {local.fingerprint}",
         f"a=setup:{_SETUP[offer.role]}",
-        *(f"a=candidate:{value}" for value in candidate_values(local.candidates)),
-        "a=end-of-candidates",
     ]
 
 

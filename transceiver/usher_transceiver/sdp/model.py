@@ -88,12 +88,16 @@ class DataSection:
 
 @dataclass(frozen=True, slots=True)
 class RejectedSection:
-    """A section we answer with port 0: its media, profile and formats as offered."""
+    """A section we answer with port 0. One format is enough there (RFC 3264 §6): the first offered.
+
+    `rtpmap` is that format's, such as `96 VP8/90000`, None if it has none.
+    """
 
     mid: str | None
     media: str
     profile: str
-    formats: str
+    format: str
+    rtpmap: str | None
 
 
 Section = AudioSection | DataSection | RejectedSection

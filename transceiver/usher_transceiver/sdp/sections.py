@@ -27,6 +27,7 @@ _DATA_PROFILES: Final = frozenset({"UDP/DTLS/SCTP", "TCP/DTLS/SCTP", "DTLS/SCTP"
 
 # RFC 7587 §7 allows 48000/2 only; SIP stacks and small devices write what they capture.
 _OPUS = re.compile(r"([0-9]{1,3}) (opus/(8000|12000|16000|24000|48000)(?:/([12]))?)", re.IGNORECASE)
+_RTPMAP = re.compile(rf"([0-9]{{1,3}}) {TOKEN}/[0-9]{{1,9}}(?:/[0-9]{{1,9}})?")
 _FMTP = re.compile(r"([0-9]{1,3}) (.+)")
 _EXTMAP = re.compile(r"([0-9]{1,3})(?:/sendrecv)? ([^ ]+)(?: .*)?")
 _PORT = re.compile(r"[0-9]{1,5}")
@@ -133,9 +134,16 @@ def read_data(section: OfferedSection) -> DataSection | None:
 
 
 def reject(section: OfferedSection) -> RejectedSection:
-    """The section as the answer repeats it, with port 0."""
+    """The section as the answer repeats it."""
     media = section.media
-    return RejectedSection(section.mid, media.media, media.profile, " ".join(media.formats))
+    maps = (_RTPMAP.fullmatch(line.argument) for line in section.level.own("rtpmap"))
+    return RejectedSection(
+        mid=section.mid,
+        media=media.media,
+        profile=media.profile,
+        format=media.formats[0],
+        rtpmap=next((match[0] for match in maps if match and match[1] == media.formats[0]), None),
+    )
 
 
 def _find_opus(section: OfferedSection) -> re.Match[str]:
