@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+
+from usher_cli.key_files import write_key_files
 from usher_core.errors import LocalError
 from usher_core.ids import MAX_CLUSTER
 from usher_core.keys import KeyFile, parse_key_file
-
-from usher_cli.key_files import write_key_files
 
 
 @click.group()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import click
+
 from usher_core.errors import LocalError, RemoteError
 
 

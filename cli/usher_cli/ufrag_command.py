@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+
+from usher_cli.keys_command import read_key_file
 from usher_core.errors import RemoteError
 from usher_core.keys import IceKey, KeyFile, KeyState
 from usher_core.ufrag import UfragCipher, split_ufrag
-
-from usher_cli.keys_command import read_key_file
 
 
 @click.command()

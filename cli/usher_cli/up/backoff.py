@@ -12,7 +12,7 @@ STEADY_AFTER_S = 10.0
 
 @dataclass(slots=True)
 class Backoff:
-    """The first restart is at once, then 0.5 s, twice as long each time, at most 10 s. `deaths` is the streak so far."""
+    """The first restart is at once, then 0.5 s, twice as long each time, at most 10 s. `deaths`: the streak so far."""
 
     deaths: int = 0
 

@@ -83,17 +83,18 @@ class ChildProcess:
             self._log.write(self.name, line)
 
 
-async def start(name: str, arguments: Sequence[str], environment: Mapping[str, str], log: LogWriter) -> ChildProcess:
-    """Start `usher ARGUMENTS…` as a child that dies with us.
+def usher_command(arguments: Sequence[str]) -> list[str]:
+    """Return the command that runs `usher ARGUMENTS…` as a child that dies with us."""
+    return [sys.executable, "-m", "usher_cli.up.leashed", str(os.getpid()), *arguments]
+
+
+async def start(name: str, command: Sequence[str], environment: Mapping[str, str], log: LogWriter) -> ChildProcess:
+    """Start a command as a child; `name` stands before each line of its log.
 
     It leads a session of its own: Ctrl-C at the terminal reaches `usher up` alone, which ends its children in order.
     """
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "usher_cli.up.leashed",
-        str(os.getpid()),
-        *arguments,
+        *command,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

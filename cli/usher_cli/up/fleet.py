@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import structlog
-from usher_core.ids import split_host_port
 
 from usher_cli.up import child
 from usher_cli.up.addresses import advertised_addresses
@@ -25,6 +24,7 @@ from usher_cli.up.readiness import wait_until_calls_succeed
 from usher_cli.up.run_directory import CLUSTER, RunDirectory
 from usher_cli.up.settings import UpSettings
 from usher_cli.up.supervisor import Post, Supervisor
+from usher_core.ids import split_host_port
 
 LISTENER = 1
 """All relays have one listener, so it has one id."""
@@ -149,7 +149,8 @@ class Fleet:
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     async def _spawn(self, name: str, arguments: Sequence[str]) -> child.ChildProcess:
-        return await child.start(name, arguments, self._environment(with_key=name == "signaling"), self._log)
+        environment = self._environment(with_key=name == "signaling")
+        return await child.start(name, child.usher_command(arguments), environment, self._log)
 
     def _environment(self, *, with_key: bool) -> dict[str, str]:
         """Return our environment without what was meant for `usher up` itself; the API key for signaling only."""

@@ -8,14 +8,13 @@ import signal
 import socket
 import sys
 
-from usher_core import logs
-from usher_core.ids import split_host_port
-
 from usher_cli.up.addresses import advertised_addresses, check_port_is_free
 from usher_cli.up.child import LogWriter
 from usher_cli.up.fleet import Fleet
 from usher_cli.up.run_directory import RunDirectory
 from usher_cli.up.settings import UpSettings
+from usher_core import logs
+from usher_core.ids import split_host_port
 
 
 def run(settings: UpSettings) -> None:

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from usher_cli.up.run_directory import CLUSTER
 from usher_core.errors import LocalError
 from usher_core.routes import Transceiver
-
-from usher_cli.up.run_directory import CLUSTER
 
 
 @dataclass(frozen=True, slots=True)

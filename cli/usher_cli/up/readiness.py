@@ -6,9 +6,9 @@ import asyncio
 
 import httpx
 import structlog
-from usher_core.errors import LocalError
 
 from usher_cli.up.members import Members
+from usher_core.errors import LocalError
 
 INTERVAL_S = 0.05
 LIMIT_S = 30.0

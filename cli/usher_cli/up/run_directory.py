@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from usher_core.routes import RouteFile, Transceiver
-
 from usher_cli.key_files import RELAY_FILE, SIGNALING_FILE, TOKEN_FILE, TRANSCEIVER_FILE, write_key_files
 from usher_cli.up.atomic_file import write_atomically
+from usher_core.routes import RouteFile, Transceiver
 
 CLUSTER = 1
 """All of `usher up` is one cluster."""

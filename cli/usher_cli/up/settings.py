@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, SecretStr, model_validator
+
 from usher_core.errors import LocalError
 from usher_core.ids import split_host_port
 from usher_core.settings import ProgramSettings, TextList

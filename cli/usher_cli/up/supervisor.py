@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import structlog
-from usher_core.errors import LocalError
 
 from usher_cli.up.backoff import Backoff
+from usher_core.errors import LocalError
 
 FIRST_TRIES = 3
 STATUS_OF_WRONG_SETTINGS = 2

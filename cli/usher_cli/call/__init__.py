@@ -1,0 +1,1 @@
+"""`usher call`: places real calls with a stock client (aiortc) and judges what comes back."""

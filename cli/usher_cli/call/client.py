@@ -1,0 +1,235 @@
+"""One call with a stock aiortc client.
+
+Stock means: RTCPeerConnection with its own ICE, DTLS, SCTP, RTP and RTCP, no change but two: checks come every 2.5 s
+(`steady_checks.py`), and each RTP packet is noted as the receiver gets it (`_tap`). What is sent is encoded before the
+call, so that many calls do not measure the Opus encoder of this machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fractions
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import av
+from aiortc import (
+    MediaStreamTrack,
+    RTCConfiguration,
+    RTCPeerConnection,
+    RTCRtpReceiver,
+    RTCSessionDescription,
+)
+from aiortc.mediastreams import MediaStreamError
+from aiortc.rtp import RtpPacket
+from aiortc.stats import RTCRemoteInboundRtpStreamStats
+
+from usher_cli.call.api import CallError, CallsApi
+from usher_cli.call.opus import FRAME_S, FRAME_SAMPLES, RATE
+from usher_cli.call.reception import MAX_PACKETS, RtpArrival
+from usher_cli.call.source import Source
+
+CONNECT_LIMIT_S = 20.0
+MAX_EVENTS = 200
+EVENTS_LABEL = "oai-events"
+
+Progress = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class CallRecord:
+    """What one call left behind. Times are monotonic seconds, None until it happened."""
+
+    offered_at: float | None = None
+    answered_at: float | None = None
+    ice_at: float | None = None
+    dtls_at: float | None = None
+    sent_from: float | None = None
+    ended_at: float | None = None
+    broke: str | None = None
+    rtt_s: float | None = None
+    lost_upstream: int | None = None
+    description: dict[str, Any] = field(default_factory=dict)
+    events: list[str] = field(default_factory=list)
+    arrivals: list[RtpArrival] = field(default_factory=list)
+
+
+class OpusTrack(MediaStreamTrack):
+    """An audio track of ready Opus packets, one each 20 ms by the clock."""
+
+    kind = "audio"
+
+    def __init__(self, source: Source) -> None:
+        super().__init__()
+        self._source = source
+        self._index = 0
+        self.sent_from: float | None = None
+
+    async def recv(self) -> av.Packet[Any]:
+        """Return the next packet when it is due; the first at once."""
+        if self.readyState != "live":
+            raise MediaStreamError
+        if self.sent_from is None:
+            self.sent_from = time.monotonic()
+        due = self.sent_from + self._index * FRAME_S
+        await asyncio.sleep(max(0.0, due - time.monotonic()))
+        packet = av.Packet(self._source.payload(self._index))
+        packet.pts = self._index * FRAME_SAMPLES
+        packet.time_base = fractions.Fraction(1, RATE)
+        self._index += 1
+        return packet
+
+
+async def place_call(
+    api: CallsApi, source: Source, seconds: float, progress: Progress, via: tuple[str, int] | None = None
+) -> CallRecord:
+    """Place a call, talk for `seconds` once connected, hang up.
+
+    Args:
+        api: of the server.
+        source: what to send.
+        seconds: how long to stay connected.
+        progress: told of each step, in words.
+        via: send media to this (IP, port) and not to the addresses in the answer: to a proxy that drops packets, say.
+
+    Raises CallError when the call does not come about; one that breaks later is recorded (`broke`).
+    """
+    record = CallRecord()
+    track = OpusTrack(source)
+    async with contextlib.AsyncExitStack() as stack:
+        connection = RTCPeerConnection(RTCConfiguration(iceServers=[]))
+        stack.push_async_callback(connection.close)
+        connected, ended = _watch(connection, record)
+        connection.addTrack(track)
+        events = connection.createDataChannel(EVENTS_LABEL)
+        events.on("message", lambda message: _note_event(record, message))
+        receiver = connection.getTransceivers()[0].receiver
+        _tap(receiver, record.arrivals)
+        await connection.setLocalDescription(await connection.createOffer())
+
+        record.offered_at = time.monotonic()
+        placed = await api.place(connection.localDescription.sdp)
+        record.answered_at = time.monotonic()
+        progress("answered")
+        if placed.url is not None:
+            stack.push_async_callback(api.hang_up, placed.url)
+        await _accept(connection, placed.answer if via is None else redirect(placed.answer, *via))
+        drain = asyncio.create_task(_drain(receiver.track))
+        stack.callback(drain.cancel)
+
+        await _first_of(connected, ended, timeout=CONNECT_LIMIT_S)
+        if record.dtls_at is None:
+            raise CallError(_not_connected(record))
+        progress("connected")
+        await _first_of(ended, timeout=seconds / 2)
+        if placed.url is not None:
+            # By now the first packets have travelled, so the server knows the path.
+            record.description = await api.describe(placed.url)
+        await _first_of(ended, timeout=record.dtls_at + seconds - time.monotonic())
+        record.ended_at = time.monotonic()
+        if ended.is_set():
+            record.broke = f"the connection ended by itself {record.ended_at - record.dtls_at:.1f} s after it was made"
+        record.sent_from = track.sent_from
+        await _read_reports(connection, record)
+    return record
+
+
+def redirect(answer: str, host: str, port: int) -> str:
+    """Return an answer whose only candidate is (host, port)."""
+    lines: list[str] = []
+    done = False
+    for line in answer.splitlines():
+        if line.startswith("m="):
+            done = False
+        if line.startswith("a=candidate:"):
+            if done:
+                continue
+            done = True
+            parts = line.split(" ")
+            parts[4:6] = [host, str(port)]
+            line = " ".join(parts)  # noqa: PLW2901
+        lines.append(line)
+    return "\r\n".join(lines) + "\r\n"
+
+
+def _watch(connection: RTCPeerConnection, record: CallRecord) -> tuple[asyncio.Event, asyncio.Event]:
+    """Note when ICE and DTLS are done. Return the events "connected" and "ended"."""
+    connected, ended = asyncio.Event(), asyncio.Event()
+
+    @connection.on("iceconnectionstatechange")
+    def on_ice() -> None:
+        if connection.iceConnectionState == "completed" and record.ice_at is None:
+            record.ice_at = time.monotonic()
+        elif connection.iceConnectionState == "failed":
+            ended.set()
+
+    @connection.on("connectionstatechange")
+    def on_state() -> None:
+        if connection.connectionState == "connected" and record.dtls_at is None:
+            record.dtls_at = time.monotonic()
+            connected.set()
+        elif connection.connectionState in ("failed", "closed"):
+            ended.set()
+
+    return connected, ended
+
+
+async def _first_of(*events: asyncio.Event, timeout: float) -> None:  # noqa: ASYNC109  (not an error here)
+    waits = [asyncio.create_task(event.wait()) for event in events]
+    await asyncio.wait(waits, timeout=max(0.0, timeout), return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+
+
+def _not_connected(record: CallRecord) -> str:
+    if record.ice_at is None:
+        return "no ICE check was answered: does the advertised address lead to the relay's UDP port?"
+    return "ICE came about, but DTLS did not: larger packets may get lost on the way"
+
+
+def _tap(receiver: RTCRtpReceiver, arrivals: list[RtpArrival]) -> None:
+    """Note each RTP packet as the receiver gets it, in front of its jitter buffer, and pass it on."""
+    handle = receiver._handle_rtp_packet  # noqa: SLF001
+
+    async def tapped(packet: RtpPacket, arrival_time_ms: int) -> None:
+        if len(arrivals) < MAX_PACKETS:
+            arrivals.append(RtpArrival(time.monotonic(), packet.sequence_number, packet.timestamp, packet.payload))
+        await handle(packet, arrival_time_ms=arrival_time_ms)
+
+    receiver._handle_rtp_packet = tapped  # type: ignore[method-assign]  # noqa: SLF001
+
+
+def _note_event(record: CallRecord, message: str | bytes) -> None:
+    if len(record.events) >= MAX_EVENTS:
+        return
+    try:
+        kind = str(json.loads(message)["type"])
+    except (ValueError, KeyError, TypeError):
+        kind = "(no event)"
+    record.events.append(kind[:64])
+
+
+async def _accept(connection: RTCPeerConnection, answer: str) -> None:
+    try:
+        await connection.setRemoteDescription(RTCSessionDescription(answer, "answer"))
+    except Exception as error:  # noqa: BLE001  (aiortc raises what its parsers happen to raise)
+        raise CallError(f"our client can't use the answer: {error!r}") from None
+
+
+async def _drain(track: MediaStreamTrack) -> None:
+    """Take decoded frames away: aiortc would pile them up without bound."""
+    with contextlib.suppress(MediaStreamError):
+        while True:
+            await track.recv()
+
+
+async def _read_reports(connection: RTCPeerConnection, record: CallRecord) -> None:
+    """Take round trip time and upstream loss from the RTCP reports of the other side (RFC 3550 section 6.4.1)."""
+    for report in (await connection.getStats()).values():
+        if isinstance(report, RTCRemoteInboundRtpStreamStats):
+            record.rtt_s = report.roundTripTime
+            record.lost_upstream = report.packetsLost

@@ -1,0 +1,98 @@
+"""`usher call`: its flags, and many calls at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from usher_core.errors import LocalError
+from usher_core.ids import split_host_port
+
+MAX_COUNT = 10_000
+MAX_CONCURRENCY = 200
+MAX_SECONDS = 3600
+
+
+@click.command()
+@click.argument("url")
+@click.option("--api-key", envvar="USHER_API_KEY", help="Key of the server; better given as USHER_API_KEY.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.5, MAX_SECONDS),
+    default=5.0,
+    show_default=True,
+    help="Length of a call, once connected.",
+)
+@click.option(
+    "--tone", type=float, default=440.0, show_default=True, help="Frequency of the test tone in Hz, 50..8000."
+)
+@click.option(
+    "--talk",
+    type=click.FloatRange(0.1, MAX_SECONDS),
+    help="Send the tone for so many seconds and then silence: what `parrot` needs, which waits for a pause.",
+)
+@click.option("--wav", type=click.Path(path_type=Path), help="Send this sound file, once, in place of the tone.")
+@click.option(
+    "--record",
+    type=click.Path(path_type=Path),
+    help="Write what came back as WAV; with several calls a number is put before the suffix.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: calls and summary.")
+@click.option("--count", type=click.IntRange(1, MAX_COUNT), default=1, show_default=True, help="Number of calls.")
+@click.option(
+    "--concurrency", type=click.IntRange(1, MAX_CONCURRENCY), help="Calls at a time.  [default: all, at most 200]"
+)
+@click.option(
+    "--via",
+    metavar="IP:PORT",
+    help="Send media here and not to the addresses in the answer: through a proxy that drops packets, say.",
+)
+def call(  # noqa: PLR0913  (one parameter per flag)
+    *,
+    url: str,
+    api_key: str | None,
+    seconds: float,
+    tone: float,
+    talk: float | None,
+    wav: Path | None,
+    record: Path | None,
+    as_json: bool,
+    count: int,
+    concurrency: int | None,
+    via: str | None,
+) -> NoReturn:
+    """Place real calls at URL and report times, loss and what came back.
+
+    URL is the base of the server, as `usher up` prints it. The client is stock aiortc. It sends a tone (or --wav) and
+    compares what comes back. Exit status 0 only if the sound of every call was right.
+    """
+    # Here, so that `usher call --help` does not wait for them.
+    from usher_cli.call import report, result, source  # noqa: PLC0415
+    from usher_cli.call.run import Plan, place_calls  # noqa: PLC0415
+
+    if wav is not None and talk is not None:
+        raise LocalError("--wav and --talk exclude each other", "a file has its own length")
+    plan = Plan(
+        url=url,
+        api_key=api_key,
+        source=source.file(wav) if wav is not None else source.tone(tone, talk),
+        seconds=seconds,
+        count=count,
+        concurrency=min(concurrency or count, MAX_CONCURRENCY),
+        record=record,
+        via=split_host_port(via) if via is not None else None,
+    )
+    started, cpu = time.monotonic(), time.process_time()
+    results = asyncio.run(place_calls(plan, report.progress))
+    summary = result.summarise(results, time.monotonic() - started, time.process_time() - cpu)
+    if as_json:
+        print(json.dumps(result.as_json(results, summary)))
+    else:
+        print(report.text(results, summary))
+    sys.exit(0 if all(outcome.ok for outcome in results) else 1)

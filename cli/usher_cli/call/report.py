@@ -1,0 +1,53 @@
+"""What a person reads: progress on stderr, the table at the end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from usher_cli.call.result import CallResult
+
+_COLUMNS: tuple[tuple[str, str, int], ...] = (
+    ("answer", "offer_answer_ms", 7),
+    ("ICE", "ice_ms", 7),
+    ("DTLS", "dtls_ms", 7),
+    ("audio", "first_audio_ms", 7),
+    ("RTT", "rtt_ms", 7),
+    ("delay", "delay_ms", 7),
+    ("gap", "longest_gap_ms", 8),
+    ("lost", "lost", 6),
+    ("Hz", "tone_hz", 8),
+    ("dBFS", "level_dbfs", 7),
+)
+
+
+def progress(number: int, step: str) -> None:
+    """Say on stderr what a call does."""
+    print(f"call {number}: {step}", file=sys.stderr, flush=True)
+
+
+def text(results: Sequence[CallResult], summary: dict[str, Any]) -> str:
+    """Return the table of calls and the summary. Times in ms."""
+    lines = ["call  ok " + "".join(f"{title:>{width}}" for title, _, width in _COLUMNS) + "  transceiver"]
+    for number, result in enumerate(results, 1):
+        cells = "".join(f"{_cell(getattr(result, name)):>{width}}" for _, name, width in _COLUMNS)
+        lines.append(f"{number:>4}  {'yes' if result.ok else 'NO ':<3}{cells}  {result.transceiver or '-'}")
+        lines += [f"      {fault}" for fault in result.wrong]
+    lines.append("")
+    lines.append(f"{summary['ok']} of {summary['calls']} calls right in {summary['elapsed_s']} s")
+    for title, name in (
+        ("offer to answer", "offer_answer_ms"),
+        ("offer to first audio", "first_audio_ms"),
+        ("delay of the echo", "delay_ms"),
+    ):
+        spread = summary[name]
+        if spread:
+            lines.append(f"{title}: p50 {spread['p50']:.1f} ms, p95 {spread['p95']:.1f} ms, max {spread['max']:.1f} ms")
+    return "\n".join(lines)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.1f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,83 @@
+"""Several calls, some at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from usher_cli.call.api import CallError, CallsApi
+from usher_cli.call.client import CallRecord, place_call
+from usher_cli.call.opus import RATE
+from usher_cli.call.reception import receive
+from usher_cli.call.result import CallResult, failed, judge
+from usher_cli.call.source import Source, write_wav
+from usher_cli.call.steady_checks import use_steady_checks
+
+Progress = Callable[[int, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What `usher call` was asked for. `record`: where to write what came back."""
+
+    url: str
+    api_key: str | None
+    source: Source
+    seconds: float
+    count: int = 1
+    concurrency: int = 1
+    record: Path | None = None
+    via: tuple[str, int] | None = None
+
+
+async def place_calls(plan: Plan, progress: Progress) -> list[CallResult]:
+    """Place all calls of a plan and judge them. A call that fails is a result, not an error.
+
+    Raises LocalError for a URL or a file of ours that is wrong.
+    """
+    use_steady_checks()
+    free = asyncio.Semaphore(plan.concurrency)
+    async with CallsApi(plan.url, plan.api_key) as api:
+
+        async def one(number: int) -> CallRecord | CallResult:
+            async with free:
+                progress(number, "calling")
+                try:
+                    record = await place_call(
+                        api, plan.source, plan.seconds, lambda step: progress(number, step), plan.via
+                    )
+                except CallError as error:
+                    progress(number, f"failed: {error}")
+                    return failed(str(error))
+                progress(number, record.broke or "hung up")
+                return record
+
+        records = await asyncio.gather(*(one(number) for number in range(1, plan.count + 1)))
+    # Only now: decoding would disturb calls that still run.
+    return [_result(number, record, plan) for number, record in enumerate(records, 1)]
+
+
+def _result(number: int, record: CallRecord | CallResult, plan: Plan) -> CallResult:
+    if isinstance(record, CallResult):
+        return record
+    if plan.record is not None:
+        path = plan.record
+        if plan.count > 1:
+            path = path.with_stem(f"{path.stem}-{number}")
+        _write_recording(path, record)
+    return judge(record, plan.source)
+
+
+def _write_recording(path: Path, record: CallRecord) -> None:
+    """Write what came back at its place on the sender's clock; lost packets are silence."""
+    frames = receive(record.arrivals).frames
+    length = max((round(frame.media_s * RATE) + len(frame.samples) for frame in frames), default=0)
+    samples = np.zeros(length, np.int16)
+    for frame in frames:
+        start = max(0, round(frame.media_s * RATE))
+        samples[start : start + len(frame.samples)] = frame.samples
+    write_wav(path, samples)
