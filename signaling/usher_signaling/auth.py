@@ -1,0 +1,100 @@
+"""Who is calling: an API key, an ephemeral key, or this machine.
+
+Rules:
+* An API key may do everything with its tenant's calls.
+* An ephemeral key places calls until it expires. It may end and restart its tenant's calls also afterwards: a call
+  outlives the key that placed it, and a call id can't be guessed.
+* Without keys (loopback only) every caller is the tenant `local`. An ephemeral key of ours counts even then, so that
+  its session is used; any other Authorization is not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from usher_core.errors import RemoteError
+from usher_core.sealed import Sealer
+from usher_signaling.api_keys import SECRET_PREFIX, ApiKeys
+from usher_signaling.client_secrets import ClientSecret, open_secret
+from usher_signaling.errors import ApiError
+
+LOCAL_TENANT = "local"
+
+
+class CallerKind(StrEnum):
+    """By what a caller was recognised."""
+
+    API_KEY = "api_key"
+    CLIENT_SECRET = "client_secret"
+    KEYLESS = "keyless"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A caller who may go on. `session` is the one sealed into an ephemeral key."""
+
+    tenant: str
+    kind: CallerKind
+    session: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def require_api_key(self) -> None:
+        """Refuse an ephemeral key. Raises ApiError 403."""
+        if self.kind is CallerKind.CLIENT_SECRET:
+            raise ApiError(403, "api_key_required", "An ephemeral key may not do this: use an API key.")
+
+
+class Authenticator:
+    """Recognises callers by their Authorization header.
+
+    Args:
+        keys: the API keys now, or None where none are asked for.
+        sealer: the sealer now.
+        clock: Unix seconds.
+    """
+
+    def __init__(
+        self, keys: Callable[[], ApiKeys] | None, sealer: Callable[[], Sealer], clock: Callable[[], float]
+    ) -> None:
+        self._keys = keys
+        self._sealer = sealer
+        self._clock = clock
+
+    def authenticate(self, authorization: str | None, *, expired_too: bool = False) -> Caller:
+        """Return the caller. `expired_too` admits an ephemeral key that has expired. Raises ApiError 401."""
+        token = _bearer(authorization)
+        secret = self._secret(token)
+        if secret is not None:
+            if secret.expires_at <= self._clock() and not expired_too:
+                raise _unauthorised("client_secret_expired", "This ephemeral key has expired. Ask for a new one.")
+            return Caller(secret.tenant, CallerKind.CLIENT_SECRET, secret.session)
+        if self._keys is None:
+            return Caller(LOCAL_TENANT, CallerKind.KEYLESS)
+        if token is None:
+            raise _unauthorised(
+                "invalid_api_key", "You sent no API key. Put one into the header: Authorization: Bearer YOUR_KEY."
+            )
+        tenant = self._keys().tenant(token)
+        if tenant is None:
+            raise _unauthorised("invalid_api_key", "This API key is not known here. Check it for missing characters.")
+        return Caller(tenant, CallerKind.API_KEY)
+
+    def _secret(self, token: str | None) -> ClientSecret | None:
+        if token is None or not token.startswith(SECRET_PREFIX):
+            return None
+        try:
+            return open_secret(self._sealer(), token)
+        except RemoteError:
+            return None
+
+
+def _bearer(authorization: str | None) -> str | None:
+    """The token of a Bearer header (RFC 6750 section 2.1), None when there is none."""
+    scheme, _, token = (authorization or "").strip().partition(" ")
+    return token.strip() or None if scheme.lower() == "bearer" else None
+
+
+def _unauthorised(code: str, message: str) -> ApiError:
+    return ApiError(401, code, message, headers={"WWW-Authenticate": 'Bearer realm="usher"'})

@@ -1,0 +1,233 @@
+"""What can be done with calls: place one, look at it, restart its ICE, end it. Knows no HTTP of clients.
+
+Rules of placing:
+* A transceiver that is full, draining or dead costs a try, not the call: the next one is asked within the same request.
+* One that does not answer in time may have made the session all the same, so it is told to close it.
+* An offer that a transceiver can't answer is the caller's fault, and no other transceiver is asked.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import structlog
+
+from usher_core.errors import RemoteError
+from usher_core.ids import Route
+from usher_core.internal_api import (
+    AdvertisedAddress,
+    CreateSession,
+    IceRestarted,
+    RestartIce,
+    SessionCreated,
+    SessionInfo,
+    Trickle,
+)
+from usher_core.routes import Transceiver
+from usher_core.sealed import NONCE_LENGTH, Sealer
+from usher_signaling.auth import Caller
+from usher_signaling.call_ids import CallId, open_call_id, seal_call_id
+from usher_signaling.client_secrets import merge_sessions
+from usher_signaling.directory import Directory
+from usher_signaling.entity_tags import entity_tag
+from usher_signaling.errors import ApiError, call_not_found, unavailable
+from usher_signaling.metrics import Metrics
+from usher_signaling.settings import SignalingSettings
+from usher_signaling.transceiver_client import (
+    RefusedError,
+    TimedOutError,
+    TransceiverClient,
+    TransceiverError,
+    UnreachableError,
+)
+
+log = structlog.get_logger()
+
+OFFER_FAULTS = frozenset((400, 406, 413, 415, 422))
+"""Statuses by which a transceiver says that the offer is at fault."""
+MIN_ATTEMPT_S = 0.05
+"""With less time left no further transceiver is tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedCall:
+    """A call that has its answer."""
+
+    call_id: str
+    answer: str
+    entity_tag: str
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """An offer to place. `session` is the caller's own, without the one of an ephemeral key."""
+
+    sdp: str
+    session: dict[str, Any] = field(default_factory=dict)
+    traceparent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedCall:
+    """A call id that was opened, and the transceiver that owns the call."""
+
+    id: CallId
+    owner: Transceiver
+
+
+class Calls:
+    """Calls of all tenants, at the transceivers of a directory. `clock` gives Unix seconds, `now` monotonic ones."""
+
+    def __init__(
+        self,
+        settings: SignalingSettings,
+        directory: Directory,
+        client: TransceiverClient,
+        sealer: Callable[[], Sealer],
+        metrics: Metrics,
+        clock: Callable[[], float],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._advertise: tuple[AdvertisedAddress, ...] = settings.advertised
+        self._directory = directory
+        self._client = client
+        self._sealer = sealer
+        self._metrics = metrics
+        self._clock = clock
+        self._now = now
+
+    @property
+    def can_place(self) -> bool:
+        """Whether a call could succeed now: an address to advertise, and a live transceiver."""
+        return bool(self._advertise) and self._directory.live_count() > 0
+
+    async def place(self, caller: Caller, offer: Offer) -> PlacedCall:
+        """Get an offer answered. Raises ApiError: the offer's fault, or 503 when nobody takes the call."""
+        if not self._advertise:
+            raise unavailable("no_address", "This server has no relay address to advertise. Its operator must add one.")
+        request = CreateSession(
+            request_id=secrets.token_urlsafe(16),
+            offer=offer.sdp,
+            advertise=self._advertise,
+            tenant=caller.tenant,
+            # What the tenant's server has fixed in the key, the page that holds the key can't change.
+            session=merge_sessions(offer.session, caller.session),
+            backend=self._settings.backend,
+            traceparent=offer.traceparent,
+        )
+        transceiver, created = await self._create(request)
+        call = CallId(transceiver.route, created.session_id, caller.tenant)
+        call_id = seal_call_id(self._sealer(), call, secrets.token_bytes(NONCE_LENGTH), self._clock())
+        log.info("call placed", session=call.session_id, route=str(call.route), tenant=caller.tenant)
+        return PlacedCall(call_id, created.answer, entity_tag(created.ufrag))
+
+    def find(self, caller: Caller, call_id: str) -> OwnedCall:
+        """Open a call id and look up the owner. Raises ApiError 404, or 410 when the owner is gone."""
+        try:
+            call = open_call_id(self._sealer(), call_id, caller.tenant)
+        except RemoteError:
+            raise call_not_found() from None
+        owner = self._directory.owner(call.route)
+        if owner is None:
+            raise ApiError(410, "call_gone", "The transceiver that had this call is gone.", param="call_id")
+        return OwnedCall(call, owner)
+
+    async def describe(self, call: OwnedCall) -> SessionInfo:
+        """State of a call. Raises ApiError."""
+        try:
+            return await self._client.describe(call.owner.http, call.id.session_id)
+        except TransceiverError as error:
+            _raise_control_error(error)
+
+    async def restart(self, call: OwnedCall, credentials: RestartIce) -> IceRestarted:
+        """Start a new ICE generation. Raises ApiError."""
+        try:
+            return await self._client.restart(call.owner.http, call.id.session_id, credentials)
+        except TransceiverError as error:
+            _raise_control_error(error)
+
+    async def trickle(self, call: OwnedCall, candidates: Trickle) -> None:
+        """Hand on candidates. Raises ApiError."""
+        try:
+            await self._client.trickle(call.owner.http, call.id.session_id, candidates)
+        except TransceiverError as error:
+            _raise_control_error(error)
+
+    async def end(self, call: OwnedCall) -> None:
+        """End a call. Raises ApiError."""
+        try:
+            ended = await self._client.end(call.owner.http, call.id.session_id)
+        except TransceiverError as error:
+            _raise_control_error(error)
+        log.info("call ended", session=call.id.session_id, route=str(call.id.route), reason=ended.reason)
+
+    async def _create(self, request: CreateSession) -> tuple[Transceiver, SessionCreated]:
+        tried: set[Route] = set()
+        deadline = self._now() + self._settings.answer_deadline
+        while len(tried) < self._settings.max_attempts and (left := deadline - self._now()) >= MIN_ATTEMPT_S:
+            transceiver = self._directory.choose(tried)
+            if transceiver is None:
+                break
+            tried.add(transceiver.route)
+            created = await self._try(transceiver, request, min(left, self._settings.attempt_timeout))
+            if created is not None:
+                return transceiver, created
+        self._metrics.placements.labels("nobody").inc()
+        log.warning("no transceiver took the call", tried=[str(route) for route in tried], tenant=request.tenant)
+        raise unavailable("no_transceiver", "Every transceiver is full, draining or does not answer. Try again soon.")
+
+    async def _try(self, transceiver: Transceiver, request: CreateSession, within: float) -> SessionCreated | None:
+        """Try one transceiver; None when another should be tried. Raises ApiError when the offer is at fault."""
+        placement, route = self._directory.placement, transceiver.route
+        timed = request.model_copy(update={"deadline_ms": max(1, int(within * 1000))})
+        placed_at: float | None = None
+        placement.begin(route)
+        try:
+            created = await self._client.create(transceiver.http, timed, within)
+            placed_at = self._now()
+        except RefusedError as error:
+            if error.status in OFFER_FAULTS:
+                # The transceiver has read the SDP and names the line; its words are for the caller.
+                self._metrics.placements.labels("bad_offer").inc()
+                raise ApiError(error.status, error.error.code, error.error.message, param=error.error.param) from None
+            if error.status == 503:
+                self._metrics.placements.labels("refused").inc()
+                placement.refused(route)
+                return None
+            self._lost(transceiver, "failed", error)
+            return None
+        except TimedOutError as error:
+            self._lost(transceiver, "timed_out", error)
+            return None
+        except UnreachableError as error:
+            self._lost(transceiver, "unreachable", error)
+            return None
+        finally:
+            placement.end(route, placed_at)
+        self._metrics.placements.labels("placed").inc()
+        placement.report(route, created.load, placed_at)
+        return created
+
+    def _lost(self, transceiver: Transceiver, outcome: str, error: TransceiverError) -> None:
+        self._metrics.placements.labels(outcome).inc()
+        self._directory.placement.lost(transceiver.route)
+        log.warning(
+            "a transceiver did not take a call", route=str(transceiver.route), outcome=outcome, error=str(error)
+        )
+
+
+def _raise_control_error(error: TransceiverError) -> NoReturn:
+    """Raise what the caller should learn of a request that concerned a running call."""
+    if isinstance(error, RefusedError) and error.status == 404:
+        raise call_not_found() from None
+    if isinstance(error, RefusedError) and error.status in OFFER_FAULTS | {409}:
+        raise ApiError(error.status, error.error.code, error.error.message, param=error.error.param) from None
+    log.warning("the owner of a call did not do as asked", error=str(error))
+    if isinstance(error, TimedOutError):
+        raise ApiError(504, "transceiver_timeout", "The owner of this call did not answer in time.") from None
+    raise ApiError(502, "transceiver_failed", "The owner of this call did not do as asked.") from None

@@ -1,0 +1,70 @@
+"""Ephemeral keys `ek_…`: sealed, so that any replica can check one without a store.
+
+One stands for its tenant until it expires and carries the session that the tenant's server chose for it.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import dataclass, field
+from typing import Any
+
+from usher_core.errors import RemoteError
+from usher_core.sealed import Sealer
+from usher_signaling.api_keys import SECRET_PREFIX
+
+MAX_SECRET_LENGTH = 12 * 1024
+"""Longest text of a secret: it travels in one header, and proxies allow 16 KiB for all of them."""
+MAX_OPENED_LENGTH = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSecret:
+    """What an ephemeral key says.
+
+    Args:
+        tenant: whose calls it may place.
+        expires_at: Unix seconds from which it places no more.
+        session: the session configuration, as given.
+    """
+
+    tenant: str
+    expires_at: int
+    session: dict[str, Any] = field(default_factory=dict)
+
+
+def seal_secret(sealer: Sealer, secret: ClientSecret, nonce: bytes, now: float) -> str:
+    """Return the text of an ephemeral key.
+
+    Raises RemoteError `session_too_large` when it would not fit into a header.
+    """
+    content = {"tenant": secret.tenant, "expires_at": secret.expires_at, "session": secret.session}
+    packed = zlib.compress(json.dumps(content, separators=(",", ":")).encode(), 9)
+    # Sealed and in base64 it grows by 29 bytes and a third.
+    if (len(packed) + 29) * 4 // 3 + len(SECRET_PREFIX) > MAX_SECRET_LENGTH:
+        raise RemoteError(
+            "session_too_large",
+            f"The session does not fit into an ephemeral key of {MAX_SECRET_LENGTH} characters: shorten its "
+            "instructions and tools, or send them over the data channel (session.update).",
+        )
+    return sealer.seal(SECRET_PREFIX, packed, nonce, now)
+
+
+def open_secret(sealer: Sealer, text: str) -> ClientSecret:
+    """Return what an ephemeral key says, expired or not. Raises RemoteError `sealed` for one that we did not make."""
+    if len(text) > MAX_SECRET_LENGTH:
+        raise RemoteError("sealed", "an ephemeral key is shorter")
+    unpacked = zlib.decompressobj().decompress(sealer.open(SECRET_PREFIX, text), MAX_OPENED_LENGTH)
+    content = json.loads(unpacked)
+    return ClientSecret(content["tenant"], content["expires_at"], content["session"])
+
+
+def merge_sessions(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """Return `base` with the values of `over`; objects are merged, anything else is replaced as a whole."""
+    merged = dict(base)
+    for name, value in over.items():
+        below = merged.get(name)
+        both = isinstance(below, dict) and isinstance(value, dict)
+        merged[name] = merge_sessions(below, value) if both else value  # type: ignore[arg-type]
+    return merged

@@ -1,0 +1,48 @@
+"""Metrics of signaling. Every label has a fixed set of values: nothing that a caller writes becomes one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+
+
+class Metrics:
+    """The metrics of one process, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self.requests = Counter(
+            "usher_signaling_requests",
+            "Requests answered, by route template and status",
+            ["route", "status"],
+            registry=self._registry,
+        )
+        self.seconds = Histogram(
+            "usher_signaling_request_seconds",
+            "From a request's header to the end of its answer",
+            ["route"],
+            buckets=LATENCY_BUCKETS,
+            registry=self._registry,
+        )
+        self.under_way = Gauge("usher_signaling_requests_under_way", "Requests being served", registry=self._registry)
+        self.placements = Counter(
+            "usher_signaling_placements",
+            "Tries to place a call at a transceiver: placed, refused (full or draining), timed_out, unreachable, "
+            "failed, bad_offer; and nobody: calls that no transceiver took",
+            ["outcome"],
+            registry=self._registry,
+        )
+        self.auth_failures = Counter(
+            "usher_signaling_auth_failures", "Callers turned away, by error code", ["code"], registry=self._registry
+        )
+
+    def watch(self, name: str, description: str, value: Callable[[], float]) -> None:
+        """Show a number that is asked for when the metrics are read."""
+        Gauge(f"usher_signaling_{name}", description, registry=self._registry).set_function(value)
+
+    def text(self) -> bytes:
+        """All metrics in the Prometheus text format."""
+        return generate_latest(self._registry)

@@ -1,0 +1,32 @@
+"""The demo page: static files beside this module, at `/` and `/assets/`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fastapi import FastAPI
+from starlette.responses import FileResponse, Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+DIRECTORY = Path(__file__).parent / "pages"
+
+
+class _Assets(StaticFiles):
+    """Static files that a browser asks about each time: a new release must not meet half of an old page."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        response = await super().get_response(path, scope)
+        response.headers["Cache-Control"] = "no-cache"
+        return response
+
+
+def add_pages(app: FastAPI) -> None:
+    """Serve the demo page."""
+
+    async def index() -> Response:
+        """The demo page."""
+        return FileResponse(DIRECTORY / "index.html", headers={"Cache-Control": "no-cache"})
+
+    app.add_api_route("/", index, methods=["GET", "HEAD"], include_in_schema=False)
+    app.mount("/assets", _Assets(directory=DIRECTORY), name="assets")

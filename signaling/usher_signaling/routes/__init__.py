@@ -1,0 +1,1 @@
+"""The routes of the public API: thin, one file per protocol."""

@@ -1,0 +1,127 @@
+"""The Realtime call API: place a call, look at it, hang up, make ephemeral keys."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from usher_core.errors import RemoteError
+from usher_core.internal_api import SessionInfo
+from usher_core.sealed import NONCE_LENGTH
+from usher_signaling.bodies import (
+    JSON,
+    MAX_OFFER_BODY,
+    SDP,
+    media_type,
+    parse_object,
+    parse_offer_request,
+    parse_session,
+    read_body,
+)
+from usher_signaling.calls import Offer
+from usher_signaling.client_secrets import ClientSecret, merge_sessions, seal_secret
+from usher_signaling.errors import ApiError, unsupported_media_type
+from usher_signaling.routes.requests import authenticate, location, query_model, traceparent
+from usher_signaling.services import Services
+
+CALLS = "/v1/realtime/calls"
+CALL = "/v1/realtime/calls/{call_id}"
+HANGUP = "/v1/realtime/calls/{call_id}/hangup"
+CLIENT_SECRETS = "/v1/realtime/client_secrets"
+
+MIN_SECRET_S = 10
+MAX_SECRET_S = 7200
+NO_STORE = {"Cache-Control": "no-store"}
+
+
+def add_realtime_routes(app: FastAPI, services: Services) -> None:
+    """Add the routes."""
+    settings = services.settings
+
+    async def create_call(request: Request) -> Response:
+        """Answer an SDP offer: 201, the answer as body, the call's address in Location."""
+        caller = authenticate(services, request)
+        model = query_model(request)
+        body = await read_body(request, MAX_OFFER_BODY, settings.body_deadline)
+        asked = await parse_offer_request(request.headers, body)
+        offer = Offer(asked.sdp, merge_sessions(model, asked.session), traceparent(request))
+        placed = await services.calls.place(caller, offer)
+        headers = {"Location": location(request, f"{CALLS}/{placed.call_id}"), **NO_STORE}
+        return Response(placed.answer, 201, headers, media_type=SDP)
+
+    async def hang_up(request: Request, call_id: str) -> Response:
+        """End a call."""
+        caller = authenticate(services, request, expired_too=True)
+        await services.calls.end(services.calls.find(caller, call_id))
+        return Response(status_code=200, headers=NO_STORE)
+
+    async def describe_call(request: Request, call_id: str) -> Response:
+        """State, path and times of a call, for its tenant's API keys."""
+        caller = authenticate(services, request)
+        caller.require_api_key()
+        info = await services.calls.describe(services.calls.find(caller, call_id))
+        return JSONResponse(_call_object(call_id, info), headers=NO_STORE)
+
+    async def create_client_secret(request: Request) -> Response:
+        """Make an ephemeral key that carries a session configuration."""
+        caller = authenticate(services, request)
+        caller.require_api_key()
+        body = await read_body(request, MAX_OFFER_BODY, settings.body_deadline)
+        if body and media_type(request.headers) != JSON:
+            raise unsupported_media_type(JSON)
+        asked = parse_object(body) if body.strip() else {}
+        session = parse_session(asked.get("session"))
+        now = services.clock()
+        expires_at = int(now) + _seconds(asked.get("expires_after"), settings.secret_seconds)
+        secret = ClientSecret(caller.tenant, expires_at, session)
+        try:
+            value = seal_secret(services.sealer(), secret, secrets.token_bytes(NONCE_LENGTH), now)
+        except RemoteError as error:
+            raise ApiError(400, error.reason, error.message, param="session") from None
+        return JSONResponse({"value": value, "expires_at": expires_at, "session": session}, headers=NO_STORE)
+
+    app.add_api_route(CALLS, create_call, methods=["POST"], status_code=201)
+    app.add_api_route(CALL, describe_call, methods=["GET"])
+    app.add_api_route(HANGUP, hang_up, methods=["POST"])
+    app.add_api_route(CLIENT_SECRETS, create_client_secret, methods=["POST"])
+
+
+def _call_object(call_id: str, info: SessionInfo) -> dict[str, Any]:
+    path = info.path
+    return {
+        "id": call_id,
+        "object": "realtime.call",
+        "state": info.state,
+        "end_reason": info.end_reason,
+        "backend": info.backend,
+        "path": {
+            "relay": path.relay,
+            "cluster": path.cluster,
+            "transceiver": f"{path.cluster}/{path.pod}/{path.worker}",
+        },
+        "timings": info.timings.model_dump(),
+        "age_s": info.age_s,
+    }
+
+
+def _seconds(expires_after: Any, default: int) -> int:
+    """The life that `expires_after` asks for. Raises ApiError 400."""
+    match expires_after:
+        case None:
+            return default
+        case {"anchor": anchor} if anchor != "created_at":
+            pass
+        case {"seconds": int(seconds)} if MIN_SECRET_S <= seconds <= MAX_SECRET_S:
+            return seconds
+        case dict() if "seconds" not in expires_after:
+            return default
+    raise ApiError(
+        400,
+        "invalid_expires_after",
+        f'expires_after is {{"anchor": "created_at", "seconds": {MIN_SECRET_S} to {MAX_SECRET_S}}}.',
+        param="expires_after",
+    )

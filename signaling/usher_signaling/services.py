@@ -1,0 +1,138 @@
+"""The parts of one signaling process, put together from its settings."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from random import SystemRandom
+from time import monotonic
+
+import httpx
+
+from usher_core.errors import LocalError
+from usher_core.keys import newest_active, parse_key_file
+from usher_core.routes import RouteTable, parse_route_file
+from usher_core.sealed import Sealer
+from usher_signaling.api_keys import DEFAULT_TENANT, ApiKeys, check_api_key, parse_api_keys
+from usher_signaling.auth import Authenticator
+from usher_signaling.calls import Calls
+from usher_signaling.directory import Directory
+from usher_signaling.metrics import Metrics
+from usher_signaling.placement import Placement
+from usher_signaling.settings import SignalingSettings
+from usher_signaling.transceiver_client import TransceiverClient
+from usher_signaling.watched_file import WatchedFile
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What the routes use. `clock` gives Unix seconds."""
+
+    settings: SignalingSettings
+    clock: Callable[[], float]
+    metrics: Metrics
+    sealer: Callable[[], Sealer]
+    authenticator: Authenticator
+    client: TransceiverClient
+    directory: Directory
+    calls: Calls
+    files: tuple[WatchedFile[Sealer] | WatchedFile[str] | WatchedFile[ApiKeys], ...]
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Keep files and loads fresh while the process serves."""
+        await self.directory.refresh()
+        tasks = [asyncio.create_task(self.directory.run()), asyncio.create_task(self._watch_files())]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self.client.close()
+
+    async def _watch_files(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.load_interval)
+            for file in self.files:
+                await asyncio.to_thread(file.refresh)
+
+
+def build_services(
+    settings: SignalingSettings, clock: Callable[[], float], transport: httpx.AsyncBaseTransport | None
+) -> Services:
+    """Read the files and connect the parts. Raises LocalError when a file is missing or wrong.
+
+    Only the route file may be missing at first: the transceivers may still be starting.
+    """
+    metrics = Metrics()
+    keys = WatchedFile(settings.keys_file, lambda text: _parse_seal_keys(text, clock()))
+    token = WatchedFile(settings.token_file, parse_token)
+    files: list[WatchedFile[Sealer] | WatchedFile[str] | WatchedFile[ApiKeys]] = [keys, token]
+    api_keys: Callable[[], ApiKeys] | None = None
+    if settings.api_keys_file is not None:
+        key_file = WatchedFile(settings.api_keys_file, _with_extra_key(settings))
+        files.append(key_file)
+        api_keys = lambda: key_file.value  # noqa: E731
+    elif settings.api_key is not None:
+        only_key = ApiKeys([(DEFAULT_TENANT, _checked_key(settings))])
+        api_keys = lambda: only_key  # noqa: E731
+
+    def sealer() -> Sealer:
+        return keys.value
+
+    client = TransceiverClient(lambda: token.value, transport)
+    directory = Directory(
+        WatchedFile(settings.routes_file, parse_route_file, missing=RouteTable()),
+        # The draw guards nothing, but replicas must not share a seed.
+        Placement(settings.load_life, SystemRandom()),
+        client,
+        settings.load_interval,
+        settings.load_timeout,
+        monotonic,
+    )
+    metrics.watch("transceivers", "Transceivers in the route file", lambda: len(directory.transceivers))
+    metrics.watch("transceivers_live", "Transceivers that take new calls, full ones included", directory.live_count)
+    return Services(
+        settings=settings,
+        clock=clock,
+        metrics=metrics,
+        sealer=sealer,
+        authenticator=Authenticator(api_keys, sealer, clock),
+        client=client,
+        directory=directory,
+        calls=Calls(settings, directory, client, sealer, metrics, clock),
+        files=tuple(files),
+    )
+
+
+def parse_token(text: str) -> str:
+    """Parse the file of the internal token. Raises LocalError."""
+    token = text.strip()
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
+        raise LocalError("the internal token is expected to be one line of printable ASCII", "see `usher keys new`")
+    return token
+
+
+def _parse_seal_keys(text: str, now: float) -> Sealer:
+    seal = parse_key_file(text).seal
+    if newest_active(seal, now) is None:
+        raise LocalError("the key file has no active seal key", "make one with `usher keys new`")
+    return Sealer(seal)
+
+
+def _checked_key(settings: SignalingSettings) -> str:
+    assert settings.api_key is not None
+    key = settings.api_key.get_secret_value()
+    check_api_key(key, "USHER_API_KEY")
+    return key
+
+
+def _with_extra_key(settings: SignalingSettings) -> Callable[[str], ApiKeys]:
+    """Parse the file; a key given by itself counts beside it."""
+    if settings.api_key is None:
+        return parse_api_keys
+    extra = _checked_key(settings)
+    return lambda text: parse_api_keys(f"{text}\n{extra}\n")
