@@ -1,0 +1,122 @@
+"""The relay's admin HTTP: /livez, /readyz, /metrics, /routes, /flows. It runs in the main thread, apart from the data path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from usher_relay.engine.interface import Engine
+from usher_relay.routes.source import SourceStatus
+
+DEFAULT_LIMIT = 100
+MAX_LIMIT = 1_000
+HEARTBEAT_LIMIT = 5.0
+"""Seconds without a round of the data thread after which it counts as stuck: it begins one every 0.25 s when idle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether a probe passes, and why not."""
+
+    ok: bool
+    reason: str = ""
+
+
+class Admin:
+    """The handlers.
+
+    Args:
+        engine: the data path.
+        routes: how the route source is.
+        leaving: whether shutdown has made the relay unready.
+        registry: the metrics.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        routes: Callable[[], SourceStatus],
+        leaving: Callable[[], bool],
+        registry: CollectorRegistry,
+    ) -> None:
+        self._engine = engine
+        self._routes = routes
+        self._leaving = leaving
+        self._registry = registry
+
+    def app(self) -> Starlette:
+        """Return the ASGI application."""
+        return Starlette(
+            routes=[
+                Route("/livez", self._livez),
+                Route("/readyz", self._readyz),
+                Route("/metrics", self._metrics),
+                Route("/routes", self._list_routes),
+                Route("/flows", self._list_flows),
+            ]
+        )
+
+    def live(self) -> Health:
+        """Alive is: the data thread goes round."""
+        age = self._engine.snapshot().heartbeat_age
+        if age > HEARTBEAT_LIMIT:
+            return Health(ok=False, reason=f"the data thread has been stuck for {age:.0f} s")
+        return Health(ok=True)
+
+    def ready(self) -> Health:
+        """Ready is: able to forward. Neither load nor the age of the route table counts (design D15)."""
+        live = self.live()
+        if not live.ok:
+            return live
+        if not self._routes().loaded:
+            return Health(ok=False, reason="no route table yet")
+        if self._leaving():
+            return Health(ok=False, reason="leaving: flows shall move to other relays")
+        return Health(ok=True)
+
+    async def _livez(self, _request: Request) -> Response:
+        return _probe(self.live())
+
+    async def _readyz(self, _request: Request) -> Response:
+        return _probe(self.ready())
+
+    async def _metrics(self, _request: Request) -> Response:
+        return Response(generate_latest(self._registry), media_type=CONTENT_TYPE_LATEST)
+
+    # Plain functions: Starlette calls them in a worker thread, where they may wait for the data thread.
+
+    def _list_routes(self, request: Request) -> Response:
+        source = asdict(self._routes())
+        return _listing("routes", request, self._engine.routes, {"source": source})
+
+    def _list_flows(self, request: Request) -> Response:
+        return _listing("flows", request, self._engine.flows, {})
+
+
+def _listing(name: str, request: Request, read: Callable[[int], list[Any]], more: dict[str, Any]) -> Response:
+    limit = _limit(request)
+    try:
+        entries = [asdict(entry) for entry in read(limit)]
+    except TimeoutError:
+        raise HTTPException(503, "the data thread does not answer") from None
+    return JSONResponse({**more, name: entries, "limit": limit})
+
+
+def _limit(request: Request) -> int:
+    text = request.query_params.get("limit", str(DEFAULT_LIMIT))
+    if not text.isascii() or not text.isdigit() or len(text) > 6 or not 1 <= int(text) <= MAX_LIMIT:
+        raise HTTPException(400, f"limit is a number within 1..{MAX_LIMIT}")
+    return int(text)
+
+
+def _probe(health: Health) -> Response:
+    return PlainTextResponse("ok\n" if health.ok else health.reason + "\n", 200 if health.ok else 503)

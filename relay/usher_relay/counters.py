@@ -1,0 +1,115 @@
+"""What a relay counts. All labels are bounded: a reason or an event of this page, never an address or a ufrag."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Drop(StrEnum):
+    """Why a datagram was not forwarded."""
+
+    # From clients.
+    CLIENT_LENGTH = "client_length"
+    """Empty, or longer than a client datagram can be."""
+    PROTOCOL = "protocol"
+    """The first byte announces neither STUN, DTLS nor RTP."""
+    STUN_MALFORMED = "stun_malformed"
+    UFRAG_SHAPE = "ufrag_shape"
+    """The USERNAME names a ufrag of another length, charset or spelling than ours."""
+    UFRAG_UNKNOWN = "ufrag_unknown"
+    """No key of ours made this ufrag."""
+    INTEGRITY = "integrity"
+    """MESSAGE-INTEGRITY is missing or was not made with the password of this ufrag."""
+    UNKNOWN_ADDRESS = "unknown_address"
+    """No flow has this address, and nothing else tells whose it is."""
+    SESSION_ENDED = "session_ended"
+    """The transceiver said that it does not know this client (any more)."""
+    ROUTE_NOT_LIVE = "route_not_live"
+    """The pod that the ufrag or the flow names is not in the route table, or we have no socket of its family."""
+    LIMIT_CLIENT = "limit_client"
+    LIMIT_ADDRESS = "limit_address"
+    LIMIT_CHECKS = "limit_checks"
+    LIMIT_TENTATIVE = "limit_tentative"
+    HOP_ROOM = "hop_room"
+    """Does not fit the hop: a STUN request, or more than two parts."""
+
+    # From transceivers, or from who pretends to be one.
+    HOP_MALFORMED = "hop_malformed"
+    HOP_VERSION = "hop_version"
+    HOP_TYPE = "hop_type"
+    HOP_DIRECTION = "hop_direction"
+    HOP_ROUTE = "hop_route"
+    """Its route is not in the table."""
+    HOP_SOURCE = "hop_source"
+    """It came from another address than its route has."""
+    HOP_KEY = "hop_key"
+    HOP_MAC = "hop_mac"
+    HOP_TIME = "hop_time"
+    """The sender's clock is more than 60 s off, or this is a replay."""
+    HOP_LISTENER = "hop_listener"
+    """It names a listener or an address family that this relay does not have."""
+    HOP_SPLIT = "hop_split"
+    """Transceivers send clients whole datagrams only."""
+
+    # At the sockets.
+    SEND_AGAIN = "send_again"
+    """The send buffer is full (EAGAIN)."""
+    SEND_NO_BUFFERS = "send_no_buffers"
+    """The kernel has no memory for it (ENOBUFS)."""
+    SEND_TOO_LONG = "send_too_long"
+    """Longer than the path takes (EMSGSIZE)."""
+    SEND_REFUSED = "send_refused"
+    """Any other error of the kernel: no route, a firewall rule, a local address that is gone."""
+    INTERNAL = "internal"
+    """A fault of ours; the log tells more."""
+
+
+class FlowEvent(StrEnum):
+    """What happened to flows."""
+
+    CREATED = "created"
+    CONFIRMED = "confirmed"
+    """Answered by its transceiver: probation is over."""
+    ROAMED = "roamed"
+    """Made by an alive answer to an address that no check had come from."""
+    MOVED = "moved"
+    """A quiet flow's address went to another route."""
+    RENEWED = "renewed"
+    """A session had ended and a verified check of the same route came: a new flow."""
+    KEPT = "kept"
+    """A verified check of another route came from the address of a flow that is not quiet: it was not moved."""
+    ENDED = "ended"
+    """The transceiver does not know the client."""
+    EXPIRED = "expired"
+    PROBATION_OVER = "probation_over"
+    """Not answered within its probation: removed."""
+    EVICTED_PROBATION = "evicted_probation"
+    EVICTED_QUIET = "evicted_quiet"
+    REFUSED = "refused"
+    """The table is full of live flows."""
+
+
+@dataclass(slots=True)
+class Traffic:
+    """One direction: what came in, and what went on (payload bytes, without hop headers)."""
+
+    received: int = 0
+    forwarded: int = 0
+    forwarded_bytes: int = 0
+
+
+@dataclass(slots=True)
+class Counters:
+    """Written by the data thread alone; others read single numbers, which needs no lock."""
+
+    uplink: Traffic = field(default_factory=Traffic)
+    downlink: Traffic = field(default_factory=Traffic)
+    tentative: int = 0
+    split: int = 0
+    drops: dict[Drop, int] = field(default_factory=lambda: dict.fromkeys(Drop, 0))
+    flow_events: dict[FlowEvent, int] = field(default_factory=lambda: dict.fromkeys(FlowEvent, 0))
+    hop_time_offset_ms: int = 0
+    """How far the clock of the last authenticated transceiver was ahead of ours."""
+    hop_time_offset_max_ms: int = 0
+    """The largest offset either way in the last full minute or this one, refused datagrams included."""

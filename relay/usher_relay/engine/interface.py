@@ -1,0 +1,118 @@
+"""The interface behind which the data path runs, so that programs and tests do not depend on which one it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from usher_core.keys import KeyFile
+from usher_core.routes import RouteTable
+from usher_relay.counters import Counters
+from usher_relay.listeners import Listener
+from usher_relay.state import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """What an engine is made from. Sizes in bytes; `hop_mtu` 0 means: ask the kernel for each transceiver."""
+
+    listeners: tuple[Listener, ...]
+    upstream: str
+    limits: Limits
+    hop_mtu: int
+    receive_buffer: int
+    send_buffer: int
+
+
+@dataclass(frozen=True, slots=True)
+class SocketStatus:
+    """A socket as the kernel sees it. `kernel_drops` is None where the kernel does not tell."""
+
+    name: str
+    receive_buffer: int
+    send_buffer: int
+    kernel_drops: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class FlowView:
+    """One flow, for people. Ages in seconds, None for never."""
+
+    client: str
+    listener: int
+    route: str
+    state: str
+    verified_age: float | None
+    alive_age: float | None
+    ssrc: str
+
+
+@dataclass(frozen=True, slots=True)
+class RouteView:
+    """One route, for people: how many client datagrams went there and came from there through this relay."""
+
+    route: str
+    udp: str
+    hop_size: int
+    uplink: int
+    downlink: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What an engine knows about itself. Ages in seconds.
+
+    `heartbeat_age` is how long ago the slowest data thread began a round of its loop; it does so at least every 0.5 s.
+    `idle` is how long ago a flow last showed life, infinity for never.
+    """
+
+    counters: Counters
+    flows_confirmed: int
+    flows_on_probation: int
+    routes: int
+    routes_unreachable: int
+    heartbeat_age: float
+    idle: float
+
+
+class Engine(Protocol):
+    """A data path. All methods may be called from the main thread; none waits longer than a second."""
+
+    name: str
+
+    @property
+    def listening(self) -> dict[int, str]:
+        """Listener id → the `HOST:PORT` it is bound to."""
+        ...
+
+    def start(self) -> None:
+        """Begin to forward."""
+        ...
+
+    def set_routes(self, table: RouteTable) -> None:
+        """Swap the route table."""
+        ...
+
+    def set_keys(self, file: KeyFile) -> None:
+        """Swap the keys. Raises LocalError when they are of no use; the old ones then stay."""
+        ...
+
+    def snapshot(self) -> Snapshot:
+        """Return counts and ages, without disturbing the data path."""
+        ...
+
+    def sockets(self) -> list[SocketStatus]:
+        """Return the state of each socket."""
+        ...
+
+    def flows(self, limit: int) -> list[FlowView]:
+        """Return at most `limit` flows. Raises TimeoutError when the data path does not answer."""
+        ...
+
+    def routes(self, limit: int) -> list[RouteView]:
+        """Return at most `limit` routes. Raises TimeoutError when the data path does not answer."""
+        ...
+
+    def stop(self) -> None:
+        """End the data threads and close the sockets."""
+        ...

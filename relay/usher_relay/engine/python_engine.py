@@ -1,0 +1,294 @@
+"""The Python engine: one data thread that moves datagrams between its sockets and the forwarder.
+
+* One thread owns sockets and state, so there is no lock on the path. Others ask it by handing it a function, which it
+  calls between two rounds; plain numbers are read across threads as they are.
+* A round reads at most BATCH datagrams from each socket that is ready, so none starves another. Clocks are read once a
+  round.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from copy import deepcopy
+from queue import Empty, SimpleQueue
+from typing import TypeVar
+
+import structlog
+
+from usher_core.ids import ClientPath, join_host_port
+from usher_core.keys import KeyFile
+from usher_core.routes import RouteTable
+from usher_relay.counters import Drop
+from usher_relay.engine.interface import EngineConfig, FlowView, RouteView, Snapshot, SocketStatus
+from usher_relay.engine.sockets import ListenSocket, UpstreamSocket, drop_reason, status
+from usher_relay.flows import Flow
+from usher_relay.forwarder import Forwarder
+from usher_relay.hop_codec import route_bytes, route_of
+from usher_relay.state import Endpoint, LiveRoute, RelayKeys
+
+log = structlog.get_logger()
+
+BATCH = 64
+TICK = 1.0
+LONGEST_WAIT = 0.25
+ANSWER_WITHIN = 1.0
+HOP_SIZE_EVERY = 1.0
+FAULT_LOG_EVERY = 60.0
+
+ResultT = TypeVar("ResultT")
+
+
+class PythonEngine:
+    """See `interface.Engine`. Raises LocalError when a socket cannot be bound or the keys are of no use."""
+
+    name = "python"
+
+    def __init__(self, config: EngineConfig, keys: KeyFile) -> None:
+        ring = RelayKeys.of(keys)
+        self._upstream = UpstreamSocket(config.upstream, config.receive_buffer, config.send_buffer, config.hop_mtu)
+        self._listeners = [
+            ListenSocket(listener, config.receive_buffer, config.send_buffer) for listener in config.listeners
+        ]
+        self._sockets: list[ListenSocket | UpstreamSocket] = [*self._listeners, self._upstream]
+        self._by_id = {sock.listener.id.to_bytes(2): sock for sock in self._listeners}
+        self._forwarder = Forwarder(config.limits, (sock.listener.id for sock in self._listeners), ring)
+        self._routes_by_address: dict[Endpoint, LiveRoute] = {}
+        self._unreachable = 0
+        self._requests: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._wake_receiver, self._wake_sender = socket.socketpair()
+        self._wake_receiver.setblocking(False)
+        self._wake_sender.setblocking(False)
+        self._stopping = False
+        self._heartbeat = time.monotonic()
+        self._next_tick = 0.0
+        self._next_hop_size = 0.0
+        self._next_fault_log = 0.0
+        self._thread = threading.Thread(target=self._run, name="relay-data", daemon=True)
+
+    @property
+    def listening(self) -> dict[int, str]:
+        """See `interface.Engine`."""
+        return {sock.listener.id: sock.address for sock in self._listeners}
+
+    def start(self) -> None:
+        """See `interface.Engine`."""
+        self._heartbeat = time.monotonic()
+        self._thread.start()
+
+    def set_routes(self, table: RouteTable) -> None:
+        """See `interface.Engine`."""
+        routes: list[LiveRoute] = []
+        sizes: dict[str, int] = {}
+        for route, transceiver in table.items():
+            host, port = transceiver.address
+            endpoint = self._upstream.endpoint(host, port)
+            if endpoint is None:
+                continue
+            if host not in sizes:
+                sizes[host] = self._upstream.hop_size(host)
+            routes.append(LiveRoute(route_bytes(route), endpoint, sizes[host]))
+        if len(routes) < len(table):
+            log.warning(
+                "some transceivers have IPv6 addresses, which this relay cannot reach",
+                count=len(table) - len(routes),
+                fix="--upstream ::",
+            )
+
+        def swap() -> None:
+            self._forwarder.set_routes(routes)
+            self._routes_by_address = {route.address: route for route in routes}
+            self._unreachable = len(table) - len(routes)
+
+        self._request(swap)
+
+    def set_keys(self, file: KeyFile) -> None:
+        """See `interface.Engine`."""
+        keys = RelayKeys.of(file)
+
+        def swap() -> None:
+            self._forwarder.set_keys(keys)
+            self._next_tick = 0.0
+
+        self._request(swap)
+
+    def snapshot(self) -> Snapshot:
+        """See `interface.Engine`."""
+        state = self._forwarder.state
+        on_probation = state.flows.on_probation
+        now = time.monotonic()
+        return Snapshot(
+            counters=deepcopy(state.counters),
+            flows_confirmed=max(0, len(state.flows) - on_probation),
+            flows_on_probation=on_probation,
+            routes=len(state.routes),
+            routes_unreachable=self._unreachable,
+            heartbeat_age=now - self._heartbeat,
+            idle=now - state.flows.last_life,
+        )
+
+    def sockets(self) -> list[SocketStatus]:
+        """See `interface.Engine`."""
+        return [status(sock) for sock in self._sockets]
+
+    def flows(self, limit: int) -> list[FlowView]:
+        """See `interface.Engine`."""
+        return self._ask(lambda: self._view_flows(limit))
+
+    def routes(self, limit: int) -> list[RouteView]:
+        """See `interface.Engine`."""
+        return self._ask(lambda: self._view_routes(limit))
+
+    def stop(self) -> None:
+        """See `interface.Engine`."""
+        self._request(self._stop)
+        if self._thread.is_alive():
+            self._thread.join(timeout=ANSWER_WITHIN)
+        for sock in self._sockets:
+            sock.socket.close()
+        self._wake_sender.close()
+        self._wake_receiver.close()
+
+    # From here on: the data thread.
+
+    def _run(self) -> None:
+        poller = select.poll()
+        poller.register(self._wake_receiver, select.POLLIN)
+        poller.register(self._upstream.socket, select.POLLIN)
+        handlers: dict[int, Callable[[float, float], None]] = {
+            self._wake_receiver.fileno(): self._serve_requests,
+            self._upstream.socket.fileno(): self._from_transceivers,
+        }
+        for sock in self._listeners:
+            poller.register(sock.socket, select.POLLIN)
+            handlers[sock.socket.fileno()] = self._client_handler(sock)
+        while not self._stopping:
+            ready = poller.poll(LONGEST_WAIT * 1000)
+            now, unix = time.monotonic(), time.time()
+            self._heartbeat = now
+            if now >= self._next_tick:
+                self._next_tick = now + TICK
+                self._forwarder.tick(now, unix)
+            for descriptor, _ in ready:
+                try:
+                    handlers[descriptor](now, unix)
+                except Exception:  # a fault in one packet's handling must not end the calls of all others
+                    self._report_fault(now)
+
+    def _client_handler(self, sock: ListenSocket) -> Callable[[float, float], None]:
+        receive = sock.receive
+        from_clients = self._forwarder.from_clients
+        sendto = self._upstream.socket.sendto
+
+        def handle(now: float, unix: float) -> None:
+            for datagram, address in from_clients(now, unix, receive(BATCH)):
+                try:
+                    sendto(datagram, address)
+                except OSError as error:
+                    self._hop_send_failed(error, address, now)
+
+        return handle
+
+    def _from_transceivers(self, now: float, unix: float) -> None:
+        forwarder = self._forwarder
+        by_id = self._by_id
+        for path_key, datagram, local in forwarder.from_transceivers(now, unix, self._upstream.receive(BATCH)):
+            try:
+                by_id[path_key[:2]].send(path_key, datagram, local)
+            except OSError as error:
+                forwarder.state.drop(drop_reason(error))
+
+    def _hop_send_failed(self, error: OSError, address: Endpoint, now: float) -> None:
+        reason = drop_reason(error)
+        self._forwarder.state.drop(reason)
+        # The kernel has learnt of a narrower link on the way (RFC 1191, RFC 8201): ask it, but not for every packet.
+        if reason is Drop.SEND_TOO_LONG and now >= self._next_hop_size:
+            self._next_hop_size = now + HOP_SIZE_EVERY
+            route = self._routes_by_address.get(address)
+            if route is not None:
+                route.set_hop_size(self._upstream.hop_size(address[0]))
+
+    def _serve_requests(self, _now: float, _unix: float) -> None:
+        try:
+            self._wake_receiver.recv(4096)
+        except BlockingIOError:
+            pass
+        while True:
+            try:
+                request = self._requests.get_nowait()
+            except Empty:
+                return
+            request()
+
+    def _report_fault(self, now: float) -> None:
+        self._forwarder.state.drop(Drop.INTERNAL)
+        if now >= self._next_fault_log:
+            self._next_fault_log = now + FAULT_LOG_EVERY
+            log.exception("a fault of ours; the datagrams of one batch may be lost")
+
+    def _stop(self) -> None:
+        self._stopping = True
+
+    def _view_flows(self, limit: int) -> list[FlowView]:
+        now = time.monotonic()
+        return [self._view_flow(flow, now) for flow in self._forwarder.state.flows.first(limit)]
+
+    def _view_flow(self, flow: Flow, now: float) -> FlowView:
+        path = ClientPath(flow.address, int.from_bytes(flow.key[2:4]), int.from_bytes(flow.key[:2]))
+        if flow.ended:
+            state = "ended"
+        elif flow.probation_until:
+            state = "probation"
+        else:
+            state = "quiet" if self._forwarder.state.flows.is_quiet(flow, now) else "live"
+        return FlowView(
+            client=join_host_port(path.host, path.port),
+            listener=path.listener,
+            route=str(route_of(flow.route)),
+            state=state,
+            verified_age=_age(now, flow.verified_at),
+            alive_age=_age(now, flow.alive_at),
+            ssrc=flow.ssrc.hex(),
+        )
+
+    def _view_routes(self, limit: int) -> list[RouteView]:
+        routes = list(self._forwarder.state.routes.values())[:limit]
+        return [
+            RouteView(
+                route=str(route_of(route.route)),
+                udp=join_host_port(route.address[0], route.address[1]),
+                hop_size=route.hop_size,
+                uplink=route.uplink,
+                downlink=route.downlink,
+            )
+            for route in routes
+        ]
+
+    # From any thread.
+
+    def _request(self, request: Callable[[], None]) -> None:
+        self._requests.put(request)
+        try:
+            self._wake_sender.send(b"\0")
+        except BlockingIOError:
+            pass  # enough wake-ups wait already
+
+    def _ask(self, question: Callable[[], ResultT]) -> ResultT:
+        answer: Future[ResultT] = Future()
+
+        def run() -> None:
+            try:
+                answer.set_result(question())
+            except Exception as error:  # noqa: BLE001  # whoever asked gets it
+                answer.set_exception(error)
+
+        self._request(run)
+        return answer.result(timeout=ANSWER_WITHIN)
+
+
+def _age(now: float, then: float) -> float | None:
+    return None if then == float("-inf") else round(now - then, 3)

@@ -1,0 +1,67 @@
+"""The data path without I/O: datagrams and the time in, datagrams out.
+
+`uplink` and `downlink` hold the rules of either direction, `flows` those of the flow map. Every engine does what this
+does; the Python engine runs it, others are compared with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from usher_relay.counters import Counters
+from usher_relay.downlink import Downlink
+from usher_relay.downlink import Send as ClientSend
+from usher_relay.state import Endpoint, Limits, LiveRoute, RelayKeys, RelayState
+from usher_relay.uplink import Packet, Uplink
+from usher_relay.uplink import Send as HopSend
+
+OFFSET_WINDOW = 60.0
+
+
+class Forwarder:
+    """One data thread's worth of relay.
+
+    Args:
+        limits: bounds of tables and rates.
+        listeners: the ids of the listeners that this thread serves.
+        keys: replaced with `set_keys`.
+
+    `tick` is to be called before the first datagram, after `set_keys`, and then about once a second. Times: `now` is monotonic seconds, `unix` Unix seconds; both are read once per batch.
+    """
+
+    def __init__(self, limits: Limits, listeners: Iterable[int], keys: RelayKeys) -> None:
+        self.state = RelayState(limits, listeners, keys)
+        self._uplink = Uplink(self.state)
+        self._downlink = Downlink(self.state)
+        self._offset_window_ends = 0.0
+
+    @property
+    def counters(self) -> Counters:
+        """What was counted so far."""
+        return self.state.counters
+
+    def set_routes(self, routes: Iterable[LiveRoute]) -> None:
+        """Swap the route table."""
+        self.state.set_routes(routes)
+
+    def set_keys(self, keys: RelayKeys) -> None:
+        """Swap the keys."""
+        self.state.keys = keys
+
+    def from_clients(self, now: float, unix: float, packets: Sequence[Packet]) -> list[HopSend]:
+        """Return the hop datagrams, each with its transceiver's address, for one batch of client datagrams."""
+        return self._uplink.forward(now, self.state.stamp(unix), packets)
+
+    def from_transceivers(
+        self, now: float, unix: float, datagrams: Iterable[tuple[bytes, Endpoint]]
+    ) -> list[ClientSend]:
+        """Return the client datagrams for one batch of hop datagrams, each given with its source address."""
+        return self._downlink.forward(now, int(unix * 1000), datagrams)
+
+    def tick(self, now: float, unix: float) -> None:
+        """Do what time demands: choose the hop key, expire flows."""
+        self.state.choose_hop_key(unix)
+        self.state.flows.expire(now)
+        if now >= self._offset_window_ends:
+            self._offset_window_ends = now + OFFSET_WINDOW
+            self.state.counters.hop_time_offset_max_ms = abs(self.state.counters.hop_time_offset_ms)

@@ -1,0 +1,109 @@
+"""The relay's metrics, read from the engine when they are scraped. Labels are bounded: no address, no ufrag, no pod."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from usher_relay.engine.interface import Engine, Snapshot
+from usher_relay.routes.source import SourceStatus
+
+
+class RelayCollector(Collector):
+    """Turns what engine and route source know into metrics."""
+
+    def __init__(self, engine: Engine, routes: Callable[[], SourceStatus]) -> None:
+        self._engine = engine
+        self._routes = routes
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield all metrics."""
+        snapshot = self._engine.snapshot()
+        yield InfoMetricFamily("usher_relay_engine", "Engine of the data path", {"engine": self._engine.name})
+        yield from _traffic(snapshot)
+        yield from _flows(snapshot)
+        yield from _routes(snapshot, self._routes())
+        yield from self._sockets()
+        yield _gauge(
+            "usher_relay_heartbeat_age_seconds", "Since the data thread last began a round", snapshot.heartbeat_age
+        )
+
+    def _sockets(self) -> Iterator[Metric]:
+        labels = ("socket",)
+        receive = GaugeMetricFamily("usher_relay_receive_buffer_bytes", "SO_RCVBUF as granted", labels=labels)
+        send = GaugeMetricFamily("usher_relay_send_buffer_bytes", "SO_SNDBUF as granted", labels=labels)
+        drops = CounterMetricFamily(
+            "usher_relay_kernel_drops", "Datagrams the kernel dropped: the receive buffer was full", labels=labels
+        )
+        for status in self._engine.sockets():
+            receive.add_metric((status.name,), status.receive_buffer)
+            send.add_metric((status.name,), status.send_buffer)
+            if status.kernel_drops is not None:
+                drops.add_metric((status.name,), status.kernel_drops)
+        yield from (receive, send, drops)
+
+
+def relay_registry(engine: Engine, routes: Callable[[], SourceStatus]) -> CollectorRegistry:
+    """Return a registry of its own with the relay's metrics."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(RelayCollector(engine, routes))
+    return registry
+
+
+def _traffic(snapshot: Snapshot) -> Iterator[Metric]:
+    counters = snapshot.counters
+    labels = ("direction",)
+    received = CounterMetricFamily("usher_relay_received", "Datagrams received", labels=labels)
+    packets = CounterMetricFamily("usher_relay_packets", "Client datagrams forwarded", labels=labels)
+    payload = CounterMetricFamily("usher_relay_bytes", "Payload bytes forwarded", labels=labels)
+    for direction, traffic in (("uplink", counters.uplink), ("downlink", counters.downlink)):
+        received.add_metric((direction,), traffic.received)
+        packets.add_metric((direction,), traffic.forwarded)
+        payload.add_metric((direction,), traffic.forwarded_bytes)
+    drops = CounterMetricFamily("usher_relay_drops", "Datagrams dropped, by reason", labels=("reason",))
+    for reason, count in counters.drops.items():
+        drops.add_metric((reason.value,), count)
+    yield from (received, packets, payload, drops)
+    yield CounterMetricFamily(
+        "usher_relay_tentative", "Packets of unknown addresses tried by SSRC", value=counters.tentative
+    )
+    yield CounterMetricFamily("usher_relay_split", "Client datagrams cut in two to fit the hop", value=counters.split)
+    yield _gauge(
+        "usher_relay_hop_time_offset_seconds",
+        "How far the clock of the last transceiver heard is ahead of ours",
+        counters.hop_time_offset_ms / 1000,
+    )
+    yield _gauge(
+        "usher_relay_hop_time_offset_max_seconds",
+        "Largest clock offset of a transceiver, either way, within a minute; more than 60 is refused",
+        counters.hop_time_offset_max_ms / 1000,
+    )
+
+
+def _flows(snapshot: Snapshot) -> Iterator[Metric]:
+    flows = GaugeMetricFamily("usher_relay_flows", "Client addresses remembered, by state", labels=("state",))
+    flows.add_metric(("confirmed",), snapshot.flows_confirmed)
+    flows.add_metric(("probation",), snapshot.flows_on_probation)
+    events = CounterMetricFamily("usher_relay_flow_events", "What happened to flows", labels=("event",))
+    for event, count in snapshot.counters.flow_events.items():
+        events.add_metric((event.value,), count)
+    yield from (flows, events)
+
+
+def _routes(snapshot: Snapshot, source: SourceStatus) -> Iterator[Metric]:
+    yield _gauge("usher_relay_routes", "Transceivers in the route table", snapshot.routes)
+    yield _gauge(
+        "usher_relay_routes_unreachable",
+        "Transceivers of an address family we have no socket for",
+        snapshot.routes_unreachable,
+    )
+    yield _gauge("usher_relay_route_source_up", "Whether the source of the route table is good now", not source.fault)
+    if source.age is not None:
+        yield _gauge("usher_relay_route_age_seconds", "Since the source of the route table was last good", source.age)
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, value=float(value))

@@ -1,0 +1,158 @@
+"""Settings of `usher relay`: flags, environment `USHER_*`, defaults, and the reason of each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, field_validator
+
+from usher_core.errors import LocalError
+from usher_core.ids import pack_address, split_host_port
+from usher_core.settings import ProgramSettings, TextList
+from usher_relay.flows import PROBATION_PER_UFRAG
+from usher_relay.listeners import Listener, parse_listener
+from usher_relay.state import Limits
+
+MIB = 1 << 20
+
+
+class RelaySettings(ProgramSettings):
+    """Forward the datagrams of clients to their transceivers, and the answers back."""
+
+    program: ClassVar[str] = "relay"
+
+    listen: TextList = Field(
+        min_length=1,
+        description="ID=HOST:PORT of a public UDP listener (repeatable; [V6]:PORT for IPv6). The id (0..65535) is the same in all"
+        " replicas, never re-used, and other for each address family and public address",
+    )
+    upstream: str = Field(
+        default="0.0.0.0",
+        description="local IP of the socket towards transceivers; :: when pods have IPv6 addresses (it then serves both families)",
+    )
+    admin: str = Field(default="127.0.0.1:9478", description="HOST:PORT of /livez, /readyz, /metrics, /routes, /flows")
+    keys_file: Path = Field(description="key file with `ice` and `hop` keys, re-read when it changes")
+    routes_file: Path = Field(
+        description="route file, re-read when it changes; the last good table stays when it is lost"
+    )
+    engine: Literal["auto", "python", "native"] = Field(
+        default="auto", description="data path: native where installed, or the Python one"
+    )
+    grace: float = Field(
+        default=0,
+        ge=0,
+        le=86_400,
+        description="seconds between SIGTERM and the end, as the pod's terminationGracePeriodSeconds; 0 outside Kubernetes: exit at once",
+    )
+    max_flows: int = Field(
+        default=100_000,
+        ge=10,
+        le=10_000_000,
+        description="most client addresses remembered (about 1 KB each in the Python engine); a call has 1 to 3",
+    )
+    probation_per_ufrag: int = Field(
+        default=PROBATION_PER_UFRAG,
+        ge=PROBATION_PER_UFRAG,
+        le=1024,
+        description="most addresses of one ufrag that wait for their first answer: more than the candidates of any client,"
+        " few enough that a replayed check fills nothing",
+    )
+    hop_mtu: int = Field(
+        default=0,
+        ge=0,
+        le=65_535,
+        description="bytes of an IP packet on the way to transceivers, 0 = ask the kernel for each; larger datagrams are cut in two",
+    )
+    receive_buffer: int = Field(
+        default=4 * MIB,
+        ge=4_096,
+        le=256 * MIB,
+        description="bytes of SO_RCVBUF per socket: about 0.1 s of 100,000 small packets a second, longer than any pause of the"
+        " data thread; sysctl net.core.rmem_max must allow it",
+    )
+    send_buffer: int = Field(
+        default=4 * MIB,
+        ge=4_096,
+        le=256 * MIB,
+        description="bytes of SO_SNDBUF per socket; sysctl net.core.wmem_max must allow it",
+    )
+    packets_per_client: int = Field(
+        default=2_000,
+        ge=100,
+        description="datagrams per second from one (address, port) with a flow: a call sends 50 to 150, a data channel at full speed more",
+    )
+    packets_per_address: int = Field(
+        default=50_000,
+        ge=50_000,
+        description="datagrams per second from one whole IP: one NAT or one node may stand for hundreds of calls, so never lower",
+    )
+    checks_per_client: int = Field(
+        default=200,
+        ge=60,
+        description="valid STUN requests per second forwarded from one (address, port): clients send at most 50 while they connect",
+    )
+    checks_per_ufrag: int = Field(
+        default=1_000,
+        ge=60,
+        description="valid STUN requests per second forwarded for one ufrag from addresses not yet answered: bounds what a replayed"
+        " check costs its transceiver",
+    )
+    tentative_per_client: int = Field(
+        default=200,
+        ge=50,
+        description="RTP packets per second from one unknown (address, port) that are tried by SSRC: speech is 50",
+    )
+    tentative_per_second: int = Field(
+        default=10_000,
+        ge=50,
+        description="RTP packets per second from all unknown addresses that are tried by SSRC: each costs a transceiver an SRTP check",
+    )
+
+    @field_validator("listen")
+    @classmethod
+    def _listeners_are_unique(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        ids: set[int] = set()
+        for text in value:
+            try:
+                listener = parse_listener(text)
+            except LocalError as error:
+                raise ValueError(str(error)) from None
+            if listener.id in ids:
+                raise ValueError(f"listener id {listener.id} stands twice; each listener has its own")
+            ids.add(listener.id)
+        return value
+
+    @field_validator("upstream")
+    @classmethod
+    def _is_ip(cls, value: str) -> str:
+        pack_address(value)
+        return value
+
+    @field_validator("admin")
+    @classmethod
+    def _is_host_and_port(cls, value: str) -> str:
+        try:
+            split_host_port(value)
+        except LocalError as error:
+            raise ValueError(str(error)) from None
+        return value
+
+    @property
+    def listeners(self) -> tuple[Listener, ...]:
+        """The listeners, parsed."""
+        return tuple(map(parse_listener, self.listen))
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of the data path."""
+        return Limits(
+            max_flows=self.max_flows,
+            probation_per_ufrag=self.probation_per_ufrag,
+            packets_per_client=self.packets_per_client,
+            packets_per_address=self.packets_per_address,
+            checks_per_client=self.checks_per_client,
+            checks_per_ufrag=self.checks_per_ufrag,
+            tentative_per_client=self.tentative_per_client,
+            tentative_per_second=self.tentative_per_second,
+        )

@@ -1,0 +1,64 @@
+"""Which flows send an RTP or RTCP SSRC, so that a client whose address changed can be found again (design D4a).
+
+Rules:
+* An SSRC is a guess, never a proof: it only says to which transceivers a packet of an unknown address may go
+  *tentatively*. SRTP authentication there decides.
+* Several flows may share an SSRC: the paths of one client, and small devices that all use the same constant. At
+  most 4 candidates are named, those of the same client IP first, within them the latest.
+* A flow stands here under one SSRC, so the index is as bounded as the flow map.
+"""
+
+from __future__ import annotations
+
+from itertools import chain, islice
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from usher_relay.flows import Flow
+
+MAX_CANDIDATES = 4
+
+
+class SsrcIndex:
+    """SSRC (4 bytes) → flows, and SSRC and client IP → flows."""
+
+    def __init__(self) -> None:
+        self._by_ssrc: dict[bytes, dict[Flow, None]] = {}
+
+    def __len__(self) -> int:
+        """Return the number of keys."""
+        return len(self._by_ssrc)
+
+    def learn(self, flow: Flow, ssrc: bytes) -> None:
+        """Note that `flow` sends `ssrc`; what it sent before is forgotten."""
+        self.forget(flow)
+        flow.ssrc = ssrc
+        for key in _keys(flow):
+            self._by_ssrc.setdefault(key, {})[flow] = None
+
+    def forget(self, flow: Flow) -> None:
+        """Take `flow` out."""
+        if not flow.ssrc:
+            return
+        for key in _keys(flow):
+            flows = self._by_ssrc[key]
+            del flows[flow]
+            if not flows:
+                del self._by_ssrc[key]
+        flow.ssrc = b""
+
+    def candidates(self, ssrc: bytes, address: bytes) -> list[Flow]:
+        """Return at most 4 flows that send `ssrc`, those of client IP `address` (16 bytes) first."""
+        same_address = self._by_ssrc.get(ssrc + address, {})
+        others = self._by_ssrc.get(ssrc, {})
+        merged = dict.fromkeys(
+            chain(
+                islice(reversed(same_address), MAX_CANDIDATES),
+                islice(reversed(others), MAX_CANDIDATES),
+            )
+        )
+        return list(islice(merged, MAX_CANDIDATES))
+
+
+def _keys(flow: Flow) -> tuple[bytes, bytes]:
+    return flow.ssrc, flow.ssrc + flow.address

@@ -1,0 +1,145 @@
+"""What both directions of the path share: routes, keys, flows, limits, counters. Owned by one data thread."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from usher_core.errors import LocalError
+from usher_core.hop import OVERHEAD
+from usher_core.keys import HopKey, IceKeyRing, KeyFile, index_by_id, newest_active
+from usher_relay.counters import Counters, Drop
+from usher_relay.flows import PROBATION_PER_UFRAG, FlowMap
+from usher_relay.hop_codec import Stamp, data_prefix, make_stamp
+from usher_relay.limits import AddressLimit, Buckets, Rate
+
+Endpoint: TypeAlias = tuple[str, int] | tuple[str, int, int, int]
+"""A socket address in the form in which the upstream socket reports its senders."""
+
+REMEMBERED_LOCALS = 4_096
+BUCKETS = 65_536
+"""Senders and ufrags that a limit tells apart; about 10 MB when full."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of a relay; `RelaySettings` says the reason of each."""
+
+    max_flows: int = 100_000
+    probation_per_ufrag: int = PROBATION_PER_UFRAG
+    packets_per_client: int = 2_000
+    packets_per_address: int = 50_000
+    checks_per_client: int = 200
+    checks_per_ufrag: int = 1_000
+    tentative_per_client: int = 200
+    tentative_per_second: int = 10_000
+
+
+@dataclass(slots=True, eq=False)
+class LiveRoute:
+    """A transceiver as the data path sees it.
+
+    `hop_size` is the most UDP payload that the way to it carries in one piece.
+    """
+
+    route: bytes
+    address: Endpoint
+    hop_size: int
+    uplink: int = 0
+    """Client datagrams sent there."""
+    downlink: int = 0
+    """Client datagrams that came from there."""
+    prefix: bytes = field(init=False)
+    room: int = field(init=False)
+    """The longest client datagram that fits with one record."""
+
+    def __post_init__(self) -> None:
+        """Build what the hot path needs."""
+        self.prefix = data_prefix(self.route)
+        self.set_hop_size(self.hop_size)
+
+    def set_hop_size(self, size: int) -> None:
+        """Take note of how much the way carries."""
+        self.hop_size = size
+        self.room = size - OVERHEAD
+
+
+@dataclass(frozen=True, slots=True)
+class RelayKeys:
+    """The keys of a relay, ready for use. `hop` holds those of the local scope by id."""
+
+    ice: IceKeyRing
+    hop: dict[int, HopKey] = field(repr=False)
+
+    @classmethod
+    def of(cls, file: KeyFile, scope: Literal["local"] = "local") -> RelayKeys:
+        """Take from a key file what a relay needs. Raises LocalError when it holds no usable keys."""
+        keys = cls(IceKeyRing(file.ice), index_by_id(key for key in file.hop if key.scope == scope))
+        if not file.ice or not keys.hop:
+            raise LocalError(
+                "a relay needs at least one ice key and one local hop key", "make a file with `usher keys new`"
+            )
+        return keys
+
+
+class RelayState:
+    """The state of one data thread. `routes` is changed in place, so that the flow map always sees the live ones."""
+
+    def __init__(self, limits: Limits, listeners: Iterable[int], keys: RelayKeys) -> None:
+        self.counters = Counters()
+        self.listeners = frozenset(listener.to_bytes(2) for listener in listeners)
+        self.routes: dict[bytes, LiveRoute] = {}
+        self.flows = FlowMap(limits.max_flows, self.routes, self.counters, limits.probation_per_ufrag)
+        self.keys = keys
+        self.client_rate = _rate(limits.packets_per_client)
+        self.address_limit = AddressLimit(limits.packets_per_address, BUCKETS)
+        self.checks_by_client = Buckets(_rate(limits.checks_per_client), BUCKETS)
+        self.checks_by_ufrag = Buckets(_rate(limits.checks_per_ufrag), BUCKETS)
+        self.tentative_by_client = Buckets(_rate(limits.tentative_per_client), BUCKETS)
+        self.tentative = Buckets(_rate(limits.tentative_per_second), 1)
+        self._locals: OrderedDict[bytes, object] = OrderedDict()
+        self._hop_key = next(iter(keys.hop.values()))
+
+    def set_routes(self, routes: Iterable[LiveRoute]) -> None:
+        """Swap the table; a route that stays keeps its counts."""
+        fresh = {route.route: route for route in routes}
+        for key, route in fresh.items():
+            known = self.routes.get(key)
+            if known is not None:
+                route.uplink, route.downlink = known.uplink, known.downlink
+        self.routes.clear()
+        self.routes.update(fresh)
+
+    def choose_hop_key(self, unix: float) -> None:
+        """Choose the key that is sent with at `unix`, Unix seconds: keys become active as time passes."""
+        # Transceivers open what an accepted key made, and that is better than to forward nothing.
+        newest = newest_active(self.keys.hop.values(), unix)
+        self._hop_key = newest or next(iter(self.keys.hop.values()))
+
+    def stamp(self, unix: float) -> Stamp:
+        """Return the stamp of a batch at `unix`, Unix seconds."""
+        return make_stamp(self._hop_key.id, self._hop_key.key, int(unix * 1000))
+
+    def drop(self, reason: Drop) -> None:
+        """Count a datagram that is not forwarded."""
+        self.counters.drops[reason] += 1
+
+    def remember_local(self, path_key: bytes, local: object) -> None:
+        """Keep the local address of a request or tentative packet that made no flow, for its answer."""
+        if local is None:
+            return
+        self._locals[path_key] = local
+        self._locals.move_to_end(path_key)
+        if len(self._locals) > REMEMBERED_LOCALS:
+            self._locals.popitem(last=False)
+
+    def remembered_local(self, path_key: bytes) -> object:
+        """Return the local address kept for an answer to `path_key`, or None: the listener's own."""
+        return self._locals.get(path_key)
+
+
+def _rate(per_second: int) -> Rate:
+    """A limit allows the packets of a whole second at once: what a stalled network lets through in one go is no attack."""
+    return Rate(per_second, per_second)
