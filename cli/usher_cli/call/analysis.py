@@ -87,7 +87,7 @@ def analyse(frames: Sequence[HeardFrame], source: Source, sent_from: float, ende
     arrivals = sorted(frame.at for frame in sounding)
     if source.loop:
         # Sound is due until the end.
-        arrivals.append(ended_at + FRAME_S)
+        arrivals.append(ended_at)
     gaps = [Gap(a - first, b - a - FRAME_S) for a, b in itertools.pairwise(arrivals)]
     share = None
     if source.frequency is not None and ended_at > first:
