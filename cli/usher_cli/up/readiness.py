@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import httpx
-import structlog
 
 from usher_cli.up.members import Members
 from usher_core.errors import LocalError
@@ -13,31 +13,44 @@ from usher_core.errors import LocalError
 INTERVAL_S = 0.05
 LIMIT_S = 30.0
 
-_log = structlog.get_logger()
-
 
 async def wait_until_calls_succeed(members: Members) -> None:
-    """Return when signaling says that it can place calls and every relay says that it forwards.
+    """Return when signaling says that it can place calls and every relay says that it forwards to every transceiver.
 
     Raises LocalError with the last answers after 30 s.
     """
-    answers: list[str] = []
+    missing: list[str] = []
     try:
         async with asyncio.timeout(LIMIT_S), httpx.AsyncClient(timeout=2.0) as client:
             while True:
-                urls = [relay.fact("admin") for relay in members.of("relay")]
-                urls += [signaling.fact("http") for signaling in members.of("signaling")]
-                answers = [answer for url in urls if (answer := await _problem(client, f"{url}/readyz"))]
-                if not answers:
+                missing = await _missing(client, members)
+                if not missing:
                     return
                 await asyncio.sleep(INTERVAL_S)
     except TimeoutError:
-        raise LocalError(f"not ready after {LIMIT_S:.0f} s: {'; '.join(answers)}", "the log above says more") from None
+        raise LocalError(f"not ready after {LIMIT_S:.0f} s: {'; '.join(missing)}", "the log above says more") from None
 
 
-async def _problem(client: httpx.AsyncClient, url: str) -> str:
-    try:
-        answer = await client.get(url)
-    except httpx.HTTPError as error:
-        return f"{url}: {error!r}"
-    return "" if answer.is_success else f"{url}: {answer.status_code} {answer.text[:200]}"
+async def _missing(client: httpx.AsyncClient, members: Members) -> list[str]:
+    """Return in words what is still missing."""
+    missing: list[str] = []
+    for member in [*members.of("signaling"), *members.of("relay")]:
+        base = member.facts.get("admin", member.facts.get("http"))
+        try:
+            answer = await client.get(f"{base}/readyz")
+            if not answer.is_success:
+                missing.append(f"{member.name} says {answer.status_code} {answer.text[:200].strip()}")
+            elif member in members.of("relay"):
+                known = _routes(await client.get(f"{base}/routes", params={"limit": 1000}))
+                wanted = {str(transceiver.route) for transceiver in members.transceivers()}
+                missing += [f"{member.name} has no route to {route}" for route in sorted(wanted - known)]
+        except httpx.HTTPError as error:
+            missing.append(f"{member.name} does not answer: {error!r}")
+    return missing
+
+
+def _routes(answer: httpx.Response) -> set[str]:
+    if not answer.is_success:
+        return set()
+    body: dict[str, Any] = answer.json()
+    return {str(entry["route"]) for entry in body["routes"]}
