@@ -1,1 +1,1 @@
-"""What talks with a caller: the protocol of backends, their registry, and two that need no model (see docs/backends.md)."""
+"""What talks with a caller: the protocol, the registry, and two backends that need no model (docs/backends.md)."""

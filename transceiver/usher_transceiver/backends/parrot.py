@@ -11,7 +11,7 @@ _PREFIX_MS: Final = 200
 _SUFFIX_MS: Final = 100
 """Kept after the detected end; the rest of the pause is not said back."""
 _MAX_RECORDING_MS: Final = 30_000
-_CANCELLING: Final = frozenset({"output_audio_buffer.clear", "response.cancel"})
+_CANCELLING: Final = ("output_audio_buffer.clear", "response.cancel")
 
 
 class ParrotBackend:

@@ -10,16 +10,22 @@ from usher_core.errors import LocalError
 
 @dataclass(frozen=True, slots=True)
 class EncoderSettings:
-    """How we encode speech."""
+    """How we encode speech. Raises LocalError for what no codec takes."""
 
     bitrate: int = 32_000
-    """bit/s. Full-quality mono speech; the packet is then about as large as its headers."""
+    """bit/s, 6000 to 128000. 32000 is full-quality mono speech; the packet is then about as large as its headers."""
     complexity: int = 5
     """0-10. Above 5 libopus analyses each frame and picks SILK: four times the CPU (benches/media_capacity.py)."""
     application: Literal["audio", "voip"] = "audio"
     """``audio`` lets libopus use CELT, a third of the CPU of ``voip`` at this bitrate."""
     wideband: bool = False
     """Nothing above 8 kHz, for devices that decode at 16 kHz."""
+
+    def __post_init__(self) -> None:
+        if not 6_000 <= self.bitrate <= 128_000:
+            raise LocalError(f"an Opus bitrate of {self.bitrate} bit/s was asked for", "choose 6000 to 128000")
+        if not 0 <= self.complexity <= 10:
+            raise LocalError(f"an Opus complexity of {self.complexity} was asked for", "choose 0 to 10")
 
 
 class Encoder(Protocol):

@@ -59,11 +59,9 @@ class PcmFeed:
         return len(self._pcm) // _BYTES_PER_MS
 
     def play(self, pcm: bytes) -> int:
-        """Queue PCM and return the milliseconds accepted."""
-        room = self._max_bytes - len(self._pcm)
-        accepted = pcm if len(pcm) <= room else pcm[:room]
-        # An odd byte would turn all that follows into noise.
-        self._pcm += accepted if len(accepted) % 2 == 0 else accepted[:-1]
+        """Queue PCM and return the milliseconds accepted. A sample may be cut in two by the pieces it comes in."""
+        accepted = pcm[: self._max_bytes - len(self._pcm)]
+        self._pcm += accepted
         self.dropped_ms += (len(pcm) - len(accepted)) // _BYTES_PER_MS
         return len(accepted) // _BYTES_PER_MS
 

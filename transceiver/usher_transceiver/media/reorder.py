@@ -221,7 +221,7 @@ class JitterBuffer:
         """Rule 4."""
         self._paused = True
         self._made_up += _FRAME
-        if self._quiet_pause or self._made_up > _MAX_CONCEALED * OPUS_CLOCK:
+        if self._fresh or self._quiet_pause or self._made_up > _MAX_CONCEALED * OPUS_CLOCK:
             return Step(Action.SILENCE, _FRAME)
         return Step(Action.CONCEAL, _FRAME)
 

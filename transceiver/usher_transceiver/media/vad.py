@@ -47,17 +47,16 @@ class Vad:
         self.changed_ms = 0
         """Media time at which the last change really happened: before the frame that made it known."""
         self._settings = settings or VadSettings()
-        self._noise = self._settings.quietest_threshold_dbov - self._settings.above_noise_db
+        self._noise: float | None = None
         self._recent: deque[bool] = deque(maxlen=self._settings.start_window_ms // FRAME_MS)
         self._quiet_ms = 0
 
     def on_frame(self, level_dbov: float, position_ms: int) -> SpeechChange | None:
         """Take the level of the frame that begins at `position_ms`; return the change that it makes certain."""
         settings = self._settings
-        self._follow_noise(level_dbov)
+        noise = self._follow_noise(level_dbov)
         threshold = min(
-            max(self._noise + settings.above_noise_db, settings.quietest_threshold_dbov),
-            settings.loudest_threshold_dbov,
+            max(noise + settings.above_noise_db, settings.quietest_threshold_dbov), settings.loudest_threshold_dbov
         )
         if self.speaking:
             return self._while_speaking(level_dbov > threshold - _HYSTERESIS_DB, position_ms)
@@ -79,7 +78,8 @@ class Vad:
         self.changed_ms = position_ms + FRAME_MS - self._quiet_ms
         return SpeechChange.STOPPED
 
-    def _follow_noise(self, level_dbov: float) -> None:
+    def _follow_noise(self, level_dbov: float) -> float:
         """Down at once, up slowly: the quietest of the last while. Digital silence says nothing about a room."""
         if level_dbov > QUIETEST_DBOV:
-            self._noise = min(level_dbov, self._noise + _RISE_DB)
+            self._noise = level_dbov if self._noise is None else min(level_dbov, self._noise + _RISE_DB)
+        return QUIETEST_DBOV if self._noise is None else self._noise

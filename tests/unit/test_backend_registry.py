@@ -1,0 +1,61 @@
+import asyncio
+import sys
+from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
+
+import pytest
+
+from tests.backend_call import WrittenCall
+from tests.media_tone import frequency
+from usher_core.errors import LocalError
+from usher_transceiver.backends import registry
+from usher_transceiver.backends.echo import EchoBackend
+from usher_transceiver.backends.parrot import ParrotBackend
+
+DOCS = Path(__file__).parents[2] / "docs" / "backends.md"
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, *entries: tuple[str, str]) -> None:
+    found = EntryPoints(EntryPoint(name, value, registry.GROUP) for name, value in entries)
+    monkeypatch.setattr(registry, "entry_points", found.select)
+
+
+def test_echo_and_parrot_are_installed() -> None:
+    assert {"echo", "parrot"} <= set(registry.names())
+    assert registry.load_backend("echo") is EchoBackend
+    assert registry.load_backend("parrot") is ParrotBackend
+
+
+def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(LocalError, match=r"no backend 'eco'.*known here: .*echo.*parrot"):
+        registry.load_backend("eco")
+
+
+def test_a_backend_that_cannot_be_imported_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, ("gone", "a_module_that_is_not_there:Backend"), ("five", "sys:maxsize"))
+    with pytest.raises(LocalError, match="could not be imported: ModuleNotFoundError"):
+        registry.load_backend("gone")
+    with pytest.raises(LocalError, match="no class or function"):
+        registry.load_backend("five")
+
+
+def test_one_name_in_two_distributions_is_no_choice_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, ("twice", "here:One"), ("twice", "there:Two"))
+    with pytest.raises(LocalError, match="several distributions: here:One, there:Two"):
+        registry.load_backend("twice")
+
+
+async def test_the_example_of_the_docs_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    code = DOCS.read_text().split("```python\n")[1].split("```")[0]
+    (tmp_path / "metronome.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    installed(monkeypatch, ("metronome", "metronome:Metronome"))
+    backend = registry.load_backend("metronome")({"hertz": 500})
+    sys.modules.pop("metronome")
+
+    call = WrittenCall()
+    await backend.start(call)
+    await asyncio.sleep(0)
+    await backend.close("hang-up")
+    assert call.queued_ms == 40
+    assert frequency(bytes(call.queue)) == pytest.approx(500, abs=2)
