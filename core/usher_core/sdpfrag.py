@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from usher_core.ice_attributes import checked_pwd, checked_ufrag
-from usher_core.sdplines import Document, Level, read_document
+from usher_core.sdplines import Document, Level, bundle_groups, checked_mid, read_document
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +52,13 @@ def parse_fragment(text: str | bytes) -> Fragment:
     document = read_document(text)
     ufrag, pwd = _credentials(document)
     session = document.session
-    groups = (line.argument.split() for line in session.own("group"))
     options = session.first("ice-options")
     return Fragment(
         ufrag=ufrag,
         pwd=pwd,
         sections=tuple(
             FragmentSection(
-                mid=mid.argument,
+                mid=checked_mid(mid),
                 candidates=tuple(line.argument for line in level.own("candidate")),
                 end_of_candidates=bool(level.own("end-of-candidates")),
                 media=media.line.value,
@@ -67,7 +66,7 @@ def parse_fragment(text: str | bytes) -> Fragment:
             for media, level in document.sections
             if (mid := next(iter(level.own("mid")), None)) is not None
         ),
-        bundle=next((tuple(mids[1:]) for mids in groups if mids[:1] == ["BUNDLE"]), ()),
+        bundle=next(iter(bundle_groups(session)), ()),
         end_of_candidates=bool(session.own("end-of-candidates")),
         ice_lite=bool(session.own("ice-lite")),
         ice_options=tuple(options.argument.split()) if options else (),

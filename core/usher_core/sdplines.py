@@ -19,8 +19,10 @@ MAX_SECTIONS: Final = 32  # every section costs one in the answer
 
 TOKEN: Final = r"[!#$%&'*+\-.0-9A-Z^_`a-z{|}~]+"  # RFC 8866 §9: token
 
+_MAX_MID = 64
+_MID = re.compile(TOKEN)
 _QUOTED_CHARACTERS = 60
-_SECRET_ATTRIBUTES = frozenset({"ice-pwd", "crypto"})
+_SECRET = re.compile(r"(a=(?:ice-pwd|crypto):).*", re.DOTALL)
 _LINE = re.compile(r"([a-z])=(.*)")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but TAB, and LF which ends a line
 _MEDIA = re.compile(rf"({TOKEN}) ([0-9]{{1,5}})(?:/[0-9]+)? ({TOKEN}(?:/{TOKEN})*)((?: {TOKEN})+)")
@@ -38,10 +40,7 @@ class Line:
 
     def error(self, expected: str) -> RemoteError:
         """The error for this line; `expected` says what it should have been."""
-        text = f"{self.kind}={self.value}"
-        if self.name in _SECRET_ATTRIBUTES:
-            text = f"a={self.name}:(hidden)"
-        return _error(self.number, expected, text)
+        return _error(self.number, expected, f"{self.kind}={self.value}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +112,27 @@ def read_document(text: str | bytes) -> Document:
     return Document(lines[0] if lines else None, session, tuple(zip(media, sections, strict=True)))
 
 
+def checked_mid(line: Line) -> str:
+    """The value of an `a=mid` line (RFC 5888 §4). Raises RemoteError if it is not 1 to 64 token characters."""
+    if len(line.argument) > _MAX_MID or not _MID.fullmatch(line.argument):
+        raise line.error(f"expected a mid of 1 to {_MAX_MID} token characters")
+    return line.argument
+
+
+def bundle_groups(session: Level) -> list[tuple[str, ...]]:
+    """The mids of each BUNDLE group (RFC 9143 §5). Raises RemoteError if one is not a mid."""
+    groups = []
+    for line in session.own("group"):
+        semantics, _, rest = line.argument.partition(" ")
+        if semantics != "BUNDLE":
+            continue
+        mids = tuple(rest.split())
+        if not all(len(mid) <= _MAX_MID and _MID.fullmatch(mid) for mid in mids):
+            raise line.error(f"expected mids of 1 to {_MAX_MID} token characters")
+        groups.append(mids)
+    return groups
+
+
 def _read_lines(text: str | bytes) -> list[Line]:
     raw_lines = _decode(text).split("\n")
     if len(raw_lines) > MAX_LINES:
@@ -163,6 +183,7 @@ def _parse_media(line: Line) -> MediaLine:
 
 
 def _error(number: int, expected: str, text: str) -> RemoteError:
+    text = _SECRET.sub(r"\1(hidden)", text)
     shown = "".join(c if c.isprintable() else "?" for c in text[:_QUOTED_CHARACTERS])
     ellipsis = "…" if len(text) > _QUOTED_CHARACTERS else ""
     return RemoteError("bad_sdp", f"SDP line {number}: {expected}, got {shown}{ellipsis}")

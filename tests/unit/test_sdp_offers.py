@@ -131,6 +131,7 @@ def test_the_answer_has_what_every_client_needs(name: str, line_end: str) -> Non
     )
     for media, section in zip(parsed.media, offer.sections, strict=True):
         assert media.dtls is not None
+        assert media.ice is not None
         assert (media.ice.usernameFragment, media.ice.password) == (LOCAL.ufrag, LOCAL.pwd)
         assert [(f.algorithm, f.value) for f in media.dtls.fingerprints] == [("sha-256", LOCAL.fingerprint)]
         assert media.dtls.role == {"passive": "server", "active": "client"}[row.setup]

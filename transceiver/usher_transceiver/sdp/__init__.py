@@ -1,7 +1,6 @@
 """SDP offers in, answers out (RFC 8866, 8829, 8839, 8841, 8842, 9143): pure, no I/O."""
 
 from usher_core.ice_attributes import Candidate
-
 from usher_transceiver.sdp.answer import build_answer
 from usher_transceiver.sdp.model import (
     AUDIO_LEVEL_URI,

@@ -14,7 +14,6 @@ Rules, each from a client that fails without (design D11):
 from typing import Final, assert_never
 
 from usher_core.ice_attributes import candidate_values
-
 from usher_transceiver.sdp.model import AudioSection, DataSection, LocalDescription, Offer, RejectedSection
 
 LOCAL_SCTP_PORT: Final = 5000

@@ -12,8 +12,7 @@ Rules:
 """
 
 from usher_core.errors import RemoteError
-from usher_core.sdplines import Level, read_document
-
+from usher_core.sdplines import bundle_groups, read_document
 from usher_transceiver.sdp.model import AudioSection, DataSection, Offer, Section
 from usher_transceiver.sdp.sections import OfferedSection, read_audio, read_data, read_sections, reject
 from usher_transceiver.sdp.transport import choose_transport_section, read_transport
@@ -36,7 +35,7 @@ def parse_offer(text: str | bytes) -> Offer:
 
     sections = read_sections(document)
     audio_at, audio = _first_audio(sections)
-    group = _bundle_group(document.session, audio.mid)
+    group = next((mids for mids in bundle_groups(document.session) if audio.mid in mids), ())
     data_at, data = _first_data(sections, sections[audio_at], group)
 
     accepted: dict[int, Section] = {audio_at: audio}
@@ -75,15 +74,6 @@ def _first_audio(sections: list[OfferedSection]) -> tuple[int, AudioSection]:
         "bad_sdp",
         "SDP has no m=audio section: add a microphone track or an audio transceiver before createOffer",
     )
-
-
-def _bundle_group(session: Level, audio_mid: str | None) -> tuple[str, ...]:
-    """The mids of the BUNDLE group that holds the audio section, none if no group does (RFC 9143 §5)."""
-    for line in session.own("group"):
-        mids = line.argument.split()
-        if mids[:1] == ["BUNDLE"] and audio_mid in mids[1:]:
-            return tuple(mids[1:])
-    return ()
 
 
 def _first_data(

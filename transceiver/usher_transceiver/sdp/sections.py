@@ -7,8 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from usher_core.sdplines import TOKEN, Document, Level, MediaLine
-
+from usher_core.sdplines import TOKEN, Document, Level, MediaLine, checked_mid
 from usher_transceiver.sdp.model import (
     AUDIO_LEVEL_URI,
     MID_URI,
@@ -32,8 +31,6 @@ _FMTP = re.compile(r"([0-9]{1,3}) (.+)")
 _EXTMAP = re.compile(r"([0-9]{1,3})(?:/sendrecv)? ([^ ]+)(?: .*)?")
 _PORT = re.compile(r"[0-9]{1,5}")
 _SIZE = re.compile(r"[0-9]{1,19}")
-_MID = re.compile(TOKEN)
-_MAX_MID: Final = 64
 
 # RFC 8285 §4.2: the one-byte form has ids 1 to 14 and holds up to 16 bytes.
 _ONE_BYTE_IDS: Final = range(1, 15)
@@ -71,9 +68,7 @@ def read_sections(document: Document) -> list[OfferedSection]:
     for media, level in document.sections:
         mid = None
         if lines := level.own("mid"):
-            mid = lines[0].argument
-            if len(mid) > _MAX_MID or not _MID.fullmatch(mid):
-                raise lines[0].error(f"expected a mid of 1 to {_MAX_MID} token characters")
+            mid = checked_mid(lines[0])
             if mid in seen:
                 raise lines[0].error("expected a mid that no other section has")
             seen.add(mid)

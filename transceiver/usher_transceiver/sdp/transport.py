@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from usher_core.ice_attributes import checked_pwd, checked_ufrag
-
 from usher_transceiver.sdp.model import DtlsRole, Fingerprint
 from usher_transceiver.sdp.sections import OfferedSection
 
