@@ -1,0 +1,211 @@
+"""The JSON events of one call, without I/O: data channel, backend and observers (the Realtime protocol's shapes).
+
+Rules:
+* `session.created` is the first event on the channel. What the backend sends before waits, within bounds.
+* `session.update` merges into the session and is answered with `session.updated`; the backend is told too.
+* Bad JSON, an unknown type, an update that is no object: an `error` event, and the call goes on.
+* Observers get a copy of each event, both ways, and may send what a client may. A slow one is dropped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from usher_core.errors import RemoteError
+
+MAX_WAITING = 256
+"""Events that wait for the channel to open, or for the backend to be ready."""
+MAX_SESSION_BYTES = 262_144
+"""JSON of the session object; the bound of a message on the channel."""
+MAX_OBSERVERS = 8
+_FIXED = ("id", "object", "type")
+_MAX_DEPTH = 32
+
+Event = dict[str, Any]
+
+
+class Observer(Protocol):
+    """Somebody who looks on: side-band, demo page, tests."""
+
+    def offer(self, text: str) -> bool:
+        """Take an event, now; False when there is no room, and the observer is dropped."""
+
+    def dropped(self, reason: str) -> None:
+        """No further event will come."""
+
+
+class EventHub:
+    """The events of one call.
+
+    Args:
+        session: the first session object, complete.
+        new_id: makes event ids.
+        send: hands a text to the data channel; False when it was dropped.
+        to_backend: hands an event to the backend; False when it does not know the type.
+    """
+
+    def __init__(
+        self,
+        session: Event,
+        new_id: Callable[[], str],
+        send: Callable[[str], bool],
+        to_backend: Callable[[Event], bool],
+    ) -> None:
+        self.session = session
+        self.dropped = 0
+        self._new_id = new_id
+        self._send = send
+        self._to_backend = to_backend
+        self._open = False
+        self._backend_ready = False
+        self._waiting: deque[Event] = deque()
+        self._for_backend: deque[Event] = deque()
+        self._observers: list[Observer] = []
+
+    # The channel
+
+    def on_open(self) -> None:
+        """The client's channel is open: greet, then send what waited. A channel opened again is greeted again."""
+        self._open = True
+        self._deliver({"type": "session.created", "session": self.session})
+        while self._waiting:
+            self._deliver(self._waiting.popleft())
+
+    def on_message(self, message: str | bytes) -> None:
+        """Handle a message of the client or of an observer."""
+        try:
+            event = parse_event(message)
+        except RemoteError as error:
+            self._error(error.reason, error.message, None)
+            return
+        if self._observers:
+            self._show(json.dumps(event, separators=(",", ":")))
+        if event["type"] != "session.update" or self._update(event):
+            self._hand_over(event)
+
+    def emit(self, event: Mapping[str, Any]) -> None:
+        """Send an event of the backend or of the session to the client."""
+        if self._open:
+            self._deliver(dict(event))
+        elif len(self._waiting) < MAX_WAITING:
+            self._waiting.append(dict(event))
+        else:
+            self.dropped += 1
+
+    # The backend
+
+    def on_backend_ready(self) -> None:
+        """The backend has started: hand it what waited."""
+        self._backend_ready = True
+        while self._for_backend:
+            self._hand_over(self._for_backend.popleft())
+
+    def _hand_over(self, event: Event) -> None:
+        if not self._backend_ready:
+            if len(self._for_backend) < MAX_WAITING:
+                self._for_backend.append(event)
+            else:
+                self._error("too_many_events", "The backend is not ready yet and too many events wait.", event)
+        elif not self._to_backend(event) and event["type"] != "session.update":
+            self._error("unknown_event", f"Unknown event type {_quote(event['type'])}.", event, "type")
+
+    def _update(self, event: Event) -> bool:
+        update = event.get("session")
+        if not isinstance(update, dict):
+            self._error("invalid_session", "`session` is missing or is no object.", event, "session")
+            return False
+        merged = merge(self.session, update)
+        merged.update({name: self.session[name] for name in _FIXED})
+        if len(json.dumps(merged)) > MAX_SESSION_BYTES:
+            self._error("session_too_large", f"A session has at most {MAX_SESSION_BYTES} bytes.", event, "session")
+            return False
+        self.session = merged
+        self.emit({"type": "session.updated", "session": merged})
+        return True
+
+    # Observers
+
+    def observe(self, observer: Observer) -> bool:
+        """Let somebody look on from now on; False when too many do."""
+        if len(self._observers) >= MAX_OBSERVERS:
+            return False
+        self._observers.append(observer)
+        return True
+
+    def leave(self, observer: Observer) -> None:
+        """Forget an observer; harmless to call twice."""
+        if observer in self._observers:
+            self._observers.remove(observer)
+
+    def close(self, reason: str) -> None:
+        """The call has ended."""
+        self._open = False
+        self._waiting.clear()
+        self._for_backend.clear()
+        observers, self._observers = self._observers, []
+        for observer in observers:
+            observer.dropped(reason)
+
+    def _show(self, text: str) -> None:
+        for observer in tuple(self._observers):
+            if not observer.offer(text):
+                self.leave(observer)
+                observer.dropped("too_slow")
+
+    # Out
+
+    def _error(self, code: str, message: str, event: Event | None, param: str | None = None) -> None:
+        event_id = event.get("event_id") if event else None
+        error = {
+            "type": "invalid_request_error",
+            "code": code,
+            "message": message,
+            "param": param,
+            "event_id": event_id if isinstance(event_id, str) else None,
+        }
+        self.emit({"type": "error", "error": error})
+
+    def _deliver(self, event: Event) -> None:
+        event.setdefault("event_id", self._new_id())
+        text = json.dumps(event, separators=(",", ":"))
+        if not self._send(text):
+            self.dropped += 1
+        if self._observers:
+            self._show(text)
+
+
+def parse_event(message: str | bytes) -> Event:
+    """Return the event in a message.
+
+    Raises RemoteError: `invalid_json`, `invalid_event` (no object, or no `type`).
+    """
+    try:
+        event = json.loads(message, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        raise RemoteError("invalid_json", "The message is not JSON.") from None
+    if not isinstance(event, dict) or not isinstance(event.get("type"), str):
+        raise RemoteError("invalid_event", "An event is a JSON object with a string `type`.")
+    return event
+
+
+def merge(session: Mapping[str, Any], update: Mapping[str, Any], depth: int = 0) -> Event:
+    """Return `session` with `update` laid over it: objects are merged, all else is replaced."""
+    merged = dict(session)
+    for name, value in update.items():
+        below = merged.get(name)
+        if isinstance(value, Mapping) and isinstance(below, Mapping) and depth < _MAX_DEPTH:
+            merged[name] = merge(below, value, depth + 1)
+        else:
+            merged[name] = value
+    return merged
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _quote(text: str) -> str:
+    return json.dumps(text[:80])

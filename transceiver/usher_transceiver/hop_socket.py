@@ -1,0 +1,165 @@
+"""The UDP socket that all calls of this process share: a thin shell around the mux.
+
+It never blocks: what the kernel does not take at once is dropped and counted, as any router would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections import Counter
+from collections.abc import Callable
+from typing import Protocol
+
+import structlog
+
+from usher_core.errors import LocalError
+from usher_transceiver.paths import SocketAddress
+
+MAX_PER_WAKE_UP = 64
+"""Datagrams read before other work of the loop gets its turn: about 1 ms of it."""
+MAX_DATAGRAM = 9216
+"""Bytes; a jumbo frame. Hop datagrams are as large as the interface's MTU."""
+HEARTBEAT = b"\0"
+"""Sent to ourselves: version 0 of the hop protocol, which nobody speaks."""
+
+# linux/in.h, linux/in6.h; the socket module has no names for them.
+_IP_MTU_DISCOVER, _IPV6_MTU_DISCOVER, _PMTUDISC_PROBE = 10, 23, 3
+
+log = structlog.get_logger()
+
+
+class DatagramHandler(Protocol):
+    """What is called for each datagram."""
+
+    def __call__(self, now: float, datagram: bytes, relay: SocketAddress) -> None:
+        """Handle it; raises nothing."""
+
+
+class HopSocket:
+    """Binds at once. Raises LocalError when the address can't be used.
+
+    Args:
+        host: IP address or name to bind to.
+        port: 0 lets the system choose.
+        buffer_bytes: wanted for each direction; the log says when the kernel gives less.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, host: str, port: int, buffer_bytes: int, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._handler: DatagramHandler | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.send_failures: Counter[str] = Counter()
+        self.receive_failures = 0
+        self.last_heartbeat = clock()
+        self._socket = _bind(host, port)
+        self.receive_buffer = _set_buffer(self._socket, socket.SO_RCVBUF, buffer_bytes)
+        self.send_buffer = _set_buffer(self._socket, socket.SO_SNDBUF, buffer_bytes)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """The (host, port) it is bound to."""
+        name = self._socket.getsockname()
+        return name[0], name[1]
+
+    def start(self, handler: DatagramHandler) -> None:
+        """Hand every datagram to `handler` from now on; needs a running loop."""
+        self._handler = handler
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._socket.fileno(), self._on_readable)
+
+    def close(self) -> None:
+        """Stop reading and close."""
+        if self._loop is not None:
+            self._loop.remove_reader(self._socket.fileno())
+            self._loop = None
+        self._socket.close()
+
+    def send(self, datagram: bytes, to: SocketAddress) -> None:
+        """Send, or drop and count."""
+        try:
+            self._socket.sendto(datagram, to)
+        except BlockingIOError:
+            self.send_failures["again"] += 1
+        except OSError as error:
+            self.send_failures[_FAILURES.get(error.errno or 0, "other")] += 1
+
+    def beat(self) -> None:
+        """Send a datagram to ourselves; `last_heartbeat` tells when it last arrived."""
+        host, port = self.address
+        loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+        self.send(HEARTBEAT, (loopback.get(host, host), port))
+
+    def _on_readable(self) -> None:
+        assert self._handler is not None
+        receive, handler = self._socket.recvfrom, self._handler
+        now = self._clock()
+        for _ in range(MAX_PER_WAKE_UP):
+            try:
+                datagram, relay = receive(MAX_DATAGRAM)
+            except BlockingIOError:
+                return
+            except OSError:
+                # An ICMP error of an earlier send; the socket goes on.
+                self.receive_failures += 1
+                return
+            if datagram == HEARTBEAT:
+                self.last_heartbeat = now
+                continue
+            handler(now, datagram, relay)
+
+
+_FAILURES = {
+    errno.ENOBUFS: "no_buffers",
+    errno.EMSGSIZE: "too_long",
+    errno.ECONNREFUSED: "refused",
+    errno.EHOSTUNREACH: "unreachable",
+    errno.ENETUNREACH: "unreachable",
+    errno.EPERM: "forbidden",
+}
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise LocalError(f"--udp {host}:{port} is no address of this machine: {error.strerror}") from None
+    try:
+        bound.setblocking(False)
+        # DF on every datagram, and no size limit learnt from ICMP, which anybody can forge.
+        if family == socket.AF_INET6:
+            _try_option(bound, socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _PMTUDISC_PROBE)
+        else:
+            _try_option(bound, socket.IPPROTO_IP, _IP_MTU_DISCOVER, _PMTUDISC_PROBE)
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        raise LocalError(f"--udp {host}:{port} can't be bound: {error.strerror}", "is another process there?") from None
+    return bound
+
+
+def _try_option(bound: socket.socket, level: int, option: int, value: int) -> None:
+    try:
+        bound.setsockopt(level, option, value)
+    except OSError as error:
+        log.info("the path MTU option is not available here", problem=error.strerror)
+
+
+def _set_buffer(bound: socket.socket, option: int, wanted: int) -> int:
+    bound.setsockopt(socket.SOL_SOCKET, option, wanted)
+    # Linux doubles the value for its own book-keeping (socket(7)).
+    got = bound.getsockopt(socket.SOL_SOCKET, option) // 2
+    if got < wanted:
+        name = "net.core.rmem_max" if option == socket.SO_RCVBUF else "net.core.wmem_max"
+        log.warning(
+            "the kernel gives a smaller socket buffer; bursts may be lost",
+            wanted=wanted,
+            got=got,
+            fix=f"sysctl -w {name}={wanted}",
+        )
+    return got

@@ -1,0 +1,116 @@
+"""What /metrics shows. Counted as plain numbers where it happens, read here at a scrape: a packet pays for no lock.
+
+Labels are reasons, kinds and states from fixed sets; never an address, a ufrag or a name from outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from usher_transceiver.hop_keys import TransceiverKeys
+from usher_transceiver.hop_socket import HopSocket
+from usher_transceiver.media.ticker import Ticker
+from usher_transceiver.mux import Mux
+from usher_transceiver.sessions import SessionRegistry
+
+_PREFIX = "usher_transceiver_"
+
+
+class TransceiverCollector(Collector):
+    """Reads the counters of one process."""
+
+    def __init__(
+        self,
+        sessions: SessionRegistry,
+        mux: Mux,
+        socket: HopSocket,
+        ticker: Ticker,
+        keys: TransceiverKeys,
+        codec: str,
+    ) -> None:
+        self._sessions = sessions
+        self._mux = mux
+        self._socket = socket
+        self._ticker = ticker
+        self._keys = keys
+        self._codec = codec
+
+    def collect(self) -> Iterable[Metric]:
+        """Return all metrics."""
+        yield from self._of_sessions()
+        yield from self._of_packets()
+        yield from self._of_process()
+
+    def _of_sessions(self) -> Iterable[Metric]:
+        load = self._sessions.load()
+        states = dict.fromkeys(("new", "connecting", "connected"), 0)
+        for session in self._sessions:
+            states[session.state] = states.get(session.state, 0) + 1
+        yield _gauges("sessions", "Live sessions by state", "state", states)
+        yield _gauge("sessions_limit", "Most sessions at a time", load.max_sessions)
+        yield _gauge("draining", "1 while no new calls are taken", load.draining)
+        yield _counter("sessions_created", "Sessions made", self._sessions.created)
+        yield _counters("sessions_ended", "Sessions ended by reason", "reason", self._sessions.ended)
+        yield _counters("sessions_refused", "Creates refused by reason", "reason", self._sessions.refused)
+        sent = self._sessions.unsent
+        yield _counter("unsent", "Datagrams without a path, or beyond the bound of an unconfirmed address", sent)
+        yield _counter("events_dropped", "Events that did not fit the channel or its queue", self._sessions.lost_events)
+
+    def _of_packets(self) -> Iterable[Metric]:
+        mux, socket = self._mux, self._socket
+        yield _counter("hop_received", "Hop datagrams received", mux.received)
+        yield _counter("hop_records", "Records in accepted hop datagrams", mux.records)
+        yield _counter("hop_sent", "Hop datagrams sent", mux.sent)
+        yield _counters("drops", "Datagrams and records dropped by reason", "reason", mux.drops)
+        yield _counters("checks", "Binding requests by outcome", "outcome", mux.checks)
+        yield _counters("reports", "UNKNOWN-FLOW and HERE sent", "kind", mux.reports)
+        yield _counters("send_failures", "Datagrams the kernel did not take", "reason", socket.send_failures)
+        yield _counter("receive_failures", "Errors of the hop socket while reading", socket.receive_failures)
+        yield _gauge("client_paths", "Client addresses that belong to a session", mux.paths)
+        yield _counter("split_expired", "Halves of datagrams whose other half did not come", mux.joiner.expired)
+        yield _counter("split_overflowed", "Halves that had to make room", mux.joiner.overflowed)
+        yield _gauge("hop_time_offset_seconds", "How far the last relay's clock is ahead", mux.time_offset_ms / 1000)
+        buffers = {"receive": socket.receive_buffer, "send": socket.send_buffer}
+        yield _gauges("socket_buffer_bytes", "Buffers of the hop socket", "direction", buffers)
+
+    def _of_process(self) -> Iterable[Metric]:
+        yield _counter("ticks", "Ticks of 20 ms", self._ticker.ticks)
+        yield _counter("late_ticks", "Ticks that came more than 10 ms late", self._ticker.late_ticks)
+        yield _counter("skipped_ticks", "Ticks given up after a stall", self._ticker.skipped_ticks)
+        yield _gauge("worst_late_seconds", "Latest tick since the beginning", self._ticker.worst_late)
+        yield _counter("key_file_failures", "Times the key file was unusable", self._keys.failures)
+        yield InfoMetricFamily(f"{_PREFIX}codec", "The Opus codec in use", {"codec": self._codec})
+
+
+def make_metrics(collector: TransceiverCollector) -> CollectorRegistry:
+    """Return the registry that /metrics shows."""
+    registry = CollectorRegistry()
+    registry.register(collector)
+    return registry
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(_PREFIX + name, text, value=value)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(_PREFIX + name, text, value=value)
+
+
+def _counters(name: str, text: str, label: str, values: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(_PREFIX + name, text, labels=(label,))
+    for value, count in values.items():
+        family.add_metric((str(value),), count)
+    return family
+
+
+def _gauges(name: str, text: str, label: str, values: Mapping[str, int]) -> Metric:
+    family = GaugeMetricFamily(_PREFIX + name, text, labels=(label,))
+    for value, count in values.items():
+        family.add_metric((str(value),), count)
+    return family

@@ -1,0 +1,309 @@
+"""Which session a hop datagram is for, and how an answer leaves, without I/O (docs/wire.md sections 3 and 5).
+
+Rules:
+* Only version 1, towards us, with our own route, a MAC that holds and a time within 60 s.
+* STUN goes by the server ufrag in USERNAME. All else goes by the client's path; if that is unknown, RTP and RTCP go by SSRC
+  as a guess that SRTP authentication decides.
+* A path belongs to one session. It goes to another one only by a valid unseen check or an authenticated packet, and only
+  when it has been quiet for 7 s or its session has ended: nobody can take a live client's address.
+* A client that nobody knows is reported to its relay (UNKNOWN-FLOW), at a bounded rate, unless its path is another session's.
+* WHO-HAS is answered HERE, or not at all.
+* One faulty packet or session never stops the others.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Protocol
+
+import structlog
+
+from usher_core import hop, stun
+from usher_core.datagram import DatagramClass, classify
+from usher_core.errors import RemoteError
+from usher_core.hop import HopDatagram, HopType, Outer, Record, RecordFlag
+from usher_core.ids import ClientPath, Route
+from usher_core.rtp import peek_ssrc
+from usher_transceiver.hop_keys import TransceiverKeys
+from usher_transceiver.ice import CheckOutcome
+from usher_transceiver.joiner import Joiner
+from usher_transceiver.paths import SocketAddress, Via
+from usher_transceiver.rate import TokenBucket
+
+MAX_SAME_SSRC = 4
+"""Sessions that are tried for one SSRC."""
+UNKNOWN_FLOW_RATE = 200.0
+"""Reports per second: after a restart every client of the old process is unknown."""
+WHO_HAS_RATE = 2000.0
+
+SendHop = Callable[[bytes, SocketAddress], None]
+
+log = structlog.get_logger()
+
+
+class Owner(Protocol):
+    """A session, as the mux sees it."""
+
+    def on_check(
+        self, now: float, request: stun.StunMessage, address: ClientPath, via: Via, *, usable: bool
+    ) -> CheckOutcome:
+        """Handle a Binding request that names one of its ufrags."""
+
+    def on_packet(self, now: float, address: ClientPath, via: Via, packet: bytes) -> None:
+        """Handle DTLS, SRTP or SRTCP. Raises RemoteError when it is refused."""
+
+    def is_quiet_at(self, now: float, address: ClientPath) -> bool:
+        """Whether the client has not been heard there for 7 s."""
+
+    def forget(self, address: ClientPath) -> None:
+        """The address is another session's now."""
+
+    def fail(self, error: Exception) -> None:
+        """Handling a packet raised what it should not."""
+
+
+class Mux:
+    """The one door for all datagrams of this process.
+
+    Args:
+        route: ours.
+        keys: ours.
+        send: sends a hop datagram to a relay.
+        clock: seconds, monotonic; for what leaves.
+        wall: Unix seconds.
+    """
+
+    def __init__(
+        self,
+        route: Route,
+        keys: TransceiverKeys,
+        send: SendHop,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+    ) -> None:
+        self._route = route
+        self._keys = keys
+        self._send = send
+        self._clock = clock
+        self._wall = wall
+        self._by_ufrag: dict[bytes, Owner] = {}
+        self._by_path: dict[ClientPath, Owner] = {}
+        self._by_ssrc: dict[int, list[Owner]] = {}
+        self.joiner = Joiner()
+        self._unknown_flow = TokenBucket(UNKNOWN_FLOW_RATE)
+        self._who_has = TokenBucket(WHO_HAS_RATE)
+        self.received = 0
+        self.records = 0
+        self.sent = 0
+        self.time_offset_ms = 0
+        """Of the last datagram accepted: how far its sender's clock was ahead."""
+        self.drops: Counter[str] = Counter()
+        self.checks: Counter[str] = Counter()
+        self.reports: Counter[str] = Counter()
+        """UNKNOWN-FLOW and HERE that were sent."""
+
+    # Sessions
+
+    def knows_ufrag(self, ufrag: bytes) -> bool:
+        """Whether a ufrag names a live session."""
+        return ufrag in self._by_ufrag
+
+    def add_ufrag(self, ufrag: bytes, owner: Owner) -> None:
+        """Send checks for `ufrag` to `owner`."""
+        self._by_ufrag[ufrag] = owner
+
+    def remove_ufrag(self, ufrag: bytes) -> None:
+        """Answer checks for `ufrag` no more."""
+        self._by_ufrag.pop(ufrag, None)
+
+    def release_path(self, address: ClientPath, owner: Owner) -> None:
+        """The owner has forgotten the address."""
+        if self._by_path.get(address) is owner:
+            del self._by_path[address]
+
+    def add_source(self, ssrc: int, owner: Owner) -> None:
+        """An SSRC authenticated for `owner`."""
+        owners = self._by_ssrc.setdefault(ssrc, [])
+        if owner not in owners and len(owners) < MAX_SAME_SSRC:
+            owners.append(owner)
+
+    def remove(self, owner: Owner, ufrags: tuple[bytes, ...], paths: tuple[ClientPath, ...], sources: set[int]) -> None:
+        """Forget a session that has ended."""
+        for ufrag in ufrags:
+            self.remove_ufrag(ufrag)
+        for path in paths:
+            self.release_path(path, owner)
+        for ssrc in sources:
+            owners = self._by_ssrc.get(ssrc, [])
+            if owner in owners:
+                owners.remove(owner)
+            if not owners:
+                self._by_ssrc.pop(ssrc, None)
+
+    @property
+    def paths(self) -> int:
+        """Client addresses that belong to a session."""
+        return len(self._by_path)
+
+    # In
+
+    def on_datagram(self, now: float, datagram: bytes, relay: SocketAddress) -> None:
+        """Handle what came in on the hop socket; raises nothing."""
+        self.received += 1
+        try:
+            parsed = self._open(datagram)
+        except RemoteError as error:
+            self.drops[error.reason] += 1
+            return
+        match parsed.outer.type:
+            case HopType.DATA:
+                via = Via(relay, parsed.outer.return_slot)
+                for record in parsed.records:
+                    self._on_record(now, record, via)
+            case HopType.WHO_HAS:
+                self._on_who_has(now, parsed, relay)
+            case _:
+                self.drops["hop_type"] += 1
+
+    def _open(self, datagram: bytes) -> HopDatagram:
+        parsed = hop.parse(datagram)
+        outer, route = parsed.outer, self._route
+        if outer.to_client:
+            raise RemoteError("hop_direction", "a datagram towards clients came to a transceiver")
+        if (outer.cluster, outer.pod, outer.worker) != (route.cluster, route.pod, route.worker):
+            raise RemoteError("hop_not_our_route", "this datagram is for another transceiver")
+        if not self._keys.verify(parsed):
+            raise RemoteError("hop_mac", "no hop key of ours made this MAC")
+        wall_ms = int(self._wall() * 1000)
+        if not hop.is_timely(outer.time_ms, wall_ms):
+            raise RemoteError("hop_time", "older or newer than 60 s")
+        self.time_offset_ms = hop.time_offset_ms(outer.time_ms, wall_ms)
+        return parsed
+
+    def _on_record(self, now: float, record: Record, via: Via) -> None:
+        self.records += 1
+        payload = record.payload
+        if record.flags & RecordFlag.SPLIT:
+            joined = self.joiner.join(now, via.relay, record)
+            if joined is None:
+                return
+            payload = joined
+        try:
+            if classify(payload) is DatagramClass.STUN:
+                self._on_stun(now, record.path, via, payload)
+            else:
+                self._on_packet(now, record.path, via, payload)
+        except RemoteError as error:
+            self.drops[error.reason] += 1
+
+    def _on_stun(self, now: float, address: ClientPath, via: Via, payload: bytes) -> None:
+        request = stun.parse(payload)
+        if not request.is_binding_request:
+            raise RemoteError("stun_not_a_request", "indications and responses mean nothing to an ICE-lite agent")
+        ufrag = request.server_ufrag
+        if ufrag is None:
+            raise RemoteError("stun_username", "a check has a USERNAME")
+        owner = self._by_ufrag.get(ufrag)
+        if owner is None:
+            self._report_unknown(now, address, via)
+            raise RemoteError("ice_ufrag", "no live session has this ufrag")
+        usable = self._is_free(now, address, owner)
+        try:
+            outcome = owner.on_check(now, request, address, via, usable=usable)
+        except RemoteError:
+            raise
+        except Exception as error:  # noqa: BLE001 - one session's fault must not stop the others
+            owner.fail(error)
+            return
+        self.checks[outcome] += 1
+        if outcome is CheckOutcome.FRESH:
+            self._claim(address, owner)
+
+    def _on_packet(self, now: float, address: ClientPath, via: Via, payload: bytes) -> None:
+        owner = self._by_path.get(address)
+        if owner is not None:
+            try:
+                self._hand_over(now, owner, address, via, payload)
+                return
+            except RemoteError as error:
+                # It may be another session's client behind a NAT that gave it this port: see below.
+                if error.reason != "srtp_authentication":
+                    raise
+        ssrc = peek_ssrc(payload) if classify(payload) is DatagramClass.RTP else None
+        candidates = self._by_ssrc.get(ssrc, ()) if ssrc is not None else ()
+        for candidate in tuple(candidates):
+            if candidate is owner or not self._is_free(now, address, candidate):
+                continue
+            try:
+                self._hand_over(now, candidate, address, via, payload)
+            except RemoteError as error:
+                self.drops[error.reason] += 1
+                continue
+            self._claim(address, candidate)
+            return
+        if owner is None:
+            self._report_unknown(now, address, via)
+            raise RemoteError("unknown_client", "no session has this client")
+        raise RemoteError("srtp_authentication", "forged, replayed or too old")
+
+    def _hand_over(self, now: float, owner: Owner, address: ClientPath, via: Via, payload: bytes) -> None:
+        try:
+            owner.on_packet(now, address, via, payload)
+        except RemoteError:
+            raise
+        except Exception as error:  # noqa: BLE001 - one session's fault must not stop the others
+            owner.fail(error)
+
+    def _is_free(self, now: float, address: ClientPath, wanted_by: Owner) -> bool:
+        holder = self._by_path.get(address)
+        return holder is None or holder is wanted_by or holder.is_quiet_at(now, address)
+
+    def _claim(self, address: ClientPath, owner: Owner) -> None:
+        holder = self._by_path.get(address)
+        if holder is owner:
+            return
+        if holder is not None:
+            holder.forget(address)
+        self._by_path[address] = owner
+
+    def _on_who_has(self, now: float, question: HopDatagram, relay: SocketAddress) -> None:
+        record = question.records[0]
+        if len(record.payload) != 4:
+            self.drops["hop_who_has"] += 1
+            return
+        ssrc = int.from_bytes(record.payload)
+        here = ssrc in self._by_ssrc if ssrc else record.path in self._by_path
+        if here and self._who_has.take(now):
+            self.reports["here"] += 1
+            via = Via(relay, question.outer.return_slot)
+            self._transmit(HopType.HERE, Record(record.path, record.payload), via)
+
+    # Out
+
+    def send_to_client(self, address: ClientPath, via: Via, payload: bytes, alive: bool) -> None:
+        """Send a datagram to a client by the way it came."""
+        flags = RecordFlag.ALIVE.value if alive else 0
+        self._transmit(HopType.DATA, Record(address, payload, flags), via)
+
+    def _report_unknown(self, now: float, address: ClientPath, via: Via) -> None:
+        if address in self._by_path or not self._unknown_flow.take(now):
+            return
+        self.reports["unknown_flow"] += 1
+        self._transmit(HopType.UNKNOWN_FLOW, Record(address, b""), via)
+
+    def _transmit(self, kind: HopType, record: Record, via: Via) -> None:
+        key_id, key = self._keys.active
+        route = self._route
+        outer = Outer(
+            kind,
+            True,
+            route.cluster,
+            route.pod,
+            route.worker,
+            key_id,
+            int(self._wall() * 1000),
+            return_slot=via.return_slot,
+        )
+        self.sent += 1
+        self._send(hop.encode(outer, (record,), key), via.relay)
