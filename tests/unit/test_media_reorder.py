@@ -166,6 +166,14 @@ def test_a_pause_in_the_media_time_without_lost_packets_is_a_pause() -> None:
     assert rig.buffer.counts.lost == 0
 
 
+def test_the_delay_that_is_shown_does_not_grow_while_nothing_comes() -> None:
+    rig = Rig()
+    rig.settle()
+    for tick in range(10, 500):
+        rig.hear(tick)
+    assert rig.buffer.lag(499 * FRAME + 0.007) < 0.06
+
+
 def test_after_a_dtx_packet_nothing_is_made_up() -> None:
     rig = Rig()
     rig.settle()

@@ -22,6 +22,9 @@ _SET_INBAND_FEC: Final = 4012
 _SET_PACKET_LOSS_PERC: Final = 4014
 _BANDWIDTH_WIDEBAND: Final = 1103
 
+_FEC_FROM_PERCENT: Final = 10
+_FEC_COMPLEXITY: Final = 2
+
 _DECLARATIONS: Final = """
 typedef struct OpusEncoder OpusEncoder;
 typedef struct OpusDecoder OpusDecoder;
@@ -78,6 +81,7 @@ class LibOpusEncoder:
             raise LocalError(f"libopus refused to make an encoder: {_text(ffi, library, error[0])}")
         self._state: Any = ffi.gc(state, library.opus_encoder_destroy)
         self._packet: Any = ffi.new("unsigned char[]", MAX_PACKET)
+        self._complexity = settings.complexity
         self._set(_SET_BITRATE, settings.bitrate)
         self._set(_SET_COMPLEXITY, settings.complexity)
         if settings.wideband:
@@ -96,8 +100,11 @@ class LibOpusEncoder:
         return bytes(self._ffi.buffer(self._packet, length))
 
     def expect_loss(self, percent: int) -> None:
-        self._set(_SET_INBAND_FEC, 1 if percent else 0)
-        self._set(_SET_PACKET_LOSS_PERC, percent)
+        # Redundancy exists in SILK only, to which libopus turns from 10 % on; it costs several times as much as CELT.
+        redundant = percent >= _FEC_FROM_PERCENT
+        self._set(_SET_INBAND_FEC, int(redundant))
+        self._set(_SET_PACKET_LOSS_PERC, percent if redundant else 0)
+        self._set(_SET_COMPLEXITY, min(self._complexity, _FEC_COMPLEXITY) if redundant else self._complexity)
 
 
 class LibOpusDecoder:

@@ -115,7 +115,7 @@ class JitterBuffer:
 
     def lag(self, now: float) -> float:
         """Return how much later than at the network's best the next sample would be played, in seconds."""
-        return self._lag_of(now, self._position) if self.started else 0.0
+        return self._lag_of(now, self._position + self._made_up) if self.started else 0.0
 
     def start_over(self) -> None:
         """Forget the source, not the network: the next packet is another SSRC's first."""

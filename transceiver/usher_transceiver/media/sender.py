@@ -49,7 +49,8 @@ class RtpSender:
         self._scale = OPUS_CLOCK // clock_rate
         self._feed = feed
         self._started_at = now
-        self._sequence = random.getrandbits(16)
+        # In the lower half, so that the first wrap comes late (RFC 3711 section 3.3.1).
+        self._sequence = random.getrandbits(15)
         self._offset = random.getrandbits(32)
         self._media = 0  # samples at 48 kHz since the start
         self._due = 0  # media time of the next packet, when packets are longer than a tick
