@@ -65,7 +65,7 @@ def aiortc_can_read(line: str) -> bool:
     media, _, profile, formats = MEDIA.fullmatch(line).groups()  # type: ignore[union-attr]
     types = formats.split() if media in ("audio", "video") else []
     return re.fullmatch(r"[A-Z/]+", profile) is not None and all(
-        form.isdecimal() and int(form) < 256 and not 72 <= int(form) <= 76 for form in types
+        form.isdecimal() and len(form) < 4 and int(form) < 256 and not 72 <= int(form) <= 76 for form in types
     )
 
 
