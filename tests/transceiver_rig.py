@@ -18,13 +18,13 @@ import numpy as np
 from aiortc import RTCConfiguration, RTCDataChannel, RTCPeerConnection, RTCSessionDescription
 from aiortc.mediastreams import MediaStreamTrack
 from av import AudioFrame
+
 from usher_core import hop
 from usher_core.datagram import DatagramClass, classify
 from usher_core.hop import HopType, Outer, Record, RecordFlag
 from usher_core.ids import ClientPath, pack_address
 from usher_core.internal_api import BASE_PATH
 from usher_core.ufrag import PASSWORD_KEY_LENGTH, UFRAG_KEY_LENGTH
-
 from usher_transceiver.main import Transceiver
 from usher_transceiver.session import EndReason, Session
 from usher_transceiver.settings import TransceiverSettings
@@ -234,7 +234,7 @@ class Client:
     async def _read(self, track: MediaStreamTrack) -> None:
         with contextlib.suppress(Exception):
             while True:
-                frame = await track.recv()
+                frame: Any = await track.recv()
                 self.frames.append((time.monotonic(), frame.to_ndarray()))
 
     async def offer(self) -> str:
@@ -328,7 +328,7 @@ async def rig(folder: Path, **settings: Any) -> AsyncIterator[Rig]:
     """Run everything in the test's loop, and leave nothing behind."""
     hop_key = secrets.token_bytes(16)
     write_files(folder, hop_key)
-    facts = {
+    facts: dict[str, Any] = {
         "udp": "127.0.0.1:0",
         "http": "127.0.0.1:0",
         "keys_file": folder / "transceiver.json",
@@ -337,7 +337,7 @@ async def rig(folder: Path, **settings: Any) -> AsyncIterator[Rig]:
         "pod": POD,
         "socket_buffer": 212_992,
     }
-    transceiver = Transceiver(TransceiverSettings(_cli_parse_args=[], **(facts | settings)))  # type: ignore[call-arg]
+    transceiver = Transceiver(TransceiverSettings(**(facts | settings)))
     await transceiver.start()
     relay = MiniRelay(hop_key)
     await relay.start(transceiver.udp)

@@ -3,13 +3,14 @@
 aiortc is pinned; `tests/unit/test_transceiver_aiortc_contract.py` fails when an upgrade changes what is used here.
 
 Rules:
-* aiortc wants a DTLS transport; `_DtlsPort` is the part of one that it uses. Its sends never wait, so its coroutines run to
-  their end at once, and a packet has been handled when `receive` returns.
+* aiortc wants a DTLS transport; `_DtlsPort` is the part of one that it uses. Its sends never wait, so its coroutines
+  run to their end at once, and a packet has been handled when `receive` returns.
 * What comes in is checked first (sctp_guard.py). Whatever aiortc raises on it is the peer's fault, and counted.
 * Bounds: streams, fragments waiting, bytes waiting to be sent, gap blocks of a SACK.
 * Packets of ours fit `MTU` with the widest DTLS record around them.
 """
 
+# ruff: noqa: SLF001
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
@@ -112,8 +113,8 @@ class DataChannels:
     def receive(self, packet: bytes) -> None:
         """Take an SCTP packet.
 
-        Raises RemoteError: `sctp_malformed`, `sctp_flood` (beyond all bounds: the packet was dropped), `sctp_abuse` (so far
-        beyond them that the call should end).
+        Raises RemoteError: `sctp_malformed`, `sctp_flood` (beyond all bounds: the packet was dropped), `sctp_abuse`
+        (so far beyond them that the call should end).
         """
         for chunk in check_packet(packet):
             self._check_room(chunk)
@@ -127,11 +128,9 @@ class DataChannels:
         if sctp._advertised_rwnd < -MAX_OVERDRAFT:
             raise RemoteError("sctp_abuse", "the client ignores the window it was given")
         stream = sctp._inbound_streams.get(chunk.stream)
-        if stream is None:
-            full = len(sctp._inbound_streams) >= MAX_STREAMS
-        else:
-            full = len(stream.reassembly) >= MAX_FRAGMENTS
-        if full or len(sctp._sack_misordered) >= MAX_FRAGMENTS:
+        too_many_streams = stream is None and len(sctp._inbound_streams) >= MAX_STREAMS
+        too_many_fragments = stream is not None and len(stream.reassembly) >= MAX_FRAGMENTS
+        if too_many_streams or too_many_fragments or len(sctp._sack_misordered) >= MAX_FRAGMENTS:
             raise RemoteError("sctp_flood", "more streams or unfinished messages than one client needs")
 
     @property
@@ -145,7 +144,9 @@ class DataChannels:
         return self._channel is not None and self._channel.readyState == "open"
 
     def send(self, text: str) -> bool:
-        """Queue a message on the events channel; False when it had to be dropped: not open, too large, too much waiting."""
+        """Queue a message on the events channel; False when it had to be dropped: not open, too large, too much
+        waiting.
+        """
         channel = self._channel
         if channel is None or channel.readyState != "open":
             return False

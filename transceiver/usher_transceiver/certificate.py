@@ -5,7 +5,7 @@ A context costs 0.23 ms and a certificate 0.09 ms; a call shall pay for neither.
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import secrets
 
 from cryptography import x509
@@ -15,12 +15,12 @@ from OpenSSL import SSL
 
 from usher_transceiver.srtp import PROFILES
 
-_LIFE = datetime.timedelta(days=365)
-_CLOCK_SKEW = datetime.timedelta(days=1)
+_LIFE = dt.timedelta(days=365)
+_CLOCK_SKEW = dt.timedelta(days=1)
 _DTLS_1_2 = 0xFEFD
 
-# ECDSA suites for our own P-256 certificate; RSA suites for when we are the DTLS client of a device whose certificate is
-# RSA (GStreamer 1.22, ESP32). SECLEVEL=0: small devices come with RSA 1024, and the fingerprint in the offer is what
+# ECDSA suites for our own P-256 certificate; RSA suites for when we are the DTLS client of a device whose certificate
+# is RSA (GStreamer 1.22, ESP32). SECLEVEL=0: small devices come with RSA 1024, and the fingerprint in the offer is what
 # identifies the client (RFC 8122 section 5), not the strength of a certificate that it made itself.
 _CIPHERS = b":".join(
     (
@@ -43,7 +43,7 @@ class Certificate:
     def __init__(self) -> None:
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, secrets.token_hex(16))])
-        now = datetime.datetime.now(tz=datetime.UTC)
+        now = dt.datetime.now(tz=dt.UTC)
         certificate = (
             x509.CertificateBuilder()
             .subject_name(name)

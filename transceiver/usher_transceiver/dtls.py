@@ -1,7 +1,8 @@
 """DTLS 1.2 of one client, without I/O: datagrams in, datagrams and application data out (RFC 6347, 5764).
 
-OpenSSL is driven here through its memory BIO. aiortc's RTCDtlsTransport is not used: it reads one record per datagram, cuts
-flights at no record boundary, has no MTU and needs a task and a queue per call (docs/decisions/0005-dtls-without-tasks.md).
+OpenSSL is driven here through its memory BIO. aiortc's RTCDtlsTransport is not used: it reads one record per
+datagram, cuts flights at no record boundary, has no MTU and needs a task and a queue per call
+(docs/decisions/0005-dtls-without-tasks.md).
 
 Rules:
 * Datagrams of ours have at most `MTU` bytes and end at record boundaries.
@@ -11,6 +12,7 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 from enum import Enum, auto
 from typing import Literal
 
@@ -116,10 +118,9 @@ class Dtls:
     def close(self) -> None:
         """Make the close_notify alert (RFC 5246 section 7.2.1)."""
         if self.state in (DtlsState.CONNECTING, DtlsState.CONNECTED):
-            try:
+            # In the middle of a handshake there is nothing to close.
+            with contextlib.suppress(SSL.Error):
                 self._ssl.shutdown()
-            except SSL.Error:
-                pass  # In the middle of a handshake there is nothing to close.
             self._drain()
         self.state = DtlsState.CLOSED
 
@@ -201,7 +202,9 @@ def pack_records(records: bytes, limit: int = MTU) -> list[bytes]:
 
 
 def record_number(datagram: bytes) -> int | None:
-    """Return epoch and sequence number of the first record if it is application data, else None (RFC 6347 section 4.1)."""
+    """Return epoch and sequence number of the first record if it is application data, else None (RFC 6347 section
+    4.1).
+    """
     if len(datagram) < RECORD_HEADER or datagram[0] != _APPLICATION_DATA:
         return None
     return int.from_bytes(datagram[3:11])

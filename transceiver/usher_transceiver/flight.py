@@ -1,12 +1,13 @@
 """The last DTLS flight, sent again sooner than OpenSSL would (docs/wire.md section 5; RFC 6347 section 4.2.4).
 
-OpenSSL waits 1 s before it repeats a flight and has no setter that pyOpenSSL exposes; with a first datagram lost that second
-is heard. The bytes of the flight are kept here and sent again as they are: the same record numbers, so a peer that has
-them drops them (RFC 6347 section 4.1.2.6).
+OpenSSL waits 1 s before it repeats a flight and has no setter that pyOpenSSL exposes; with a first datagram lost that
+second is heard. The bytes of the flight are kept here and sent again as they are: the same record numbers, so a peer
+that has them drops them (RFC 6347 section 4.1.2.6).
 
 Rules:
 * After 100, 200 and 400 ms without progress the flight is sent again; then OpenSSL's own timer is left to it.
-* A peer that repeats its ClientHello has not seen the flight: it is sent again at once, at most every 30 ms, at most 8 times.
+* A peer that repeats its ClientHello has not seen the flight: it is sent again at once, at most every 30 ms, at most
+  8 times.
 * A new flight replaces the old one. The first packet that proves the handshake done ends it.
 """
 

@@ -48,7 +48,9 @@ class TransceiverKeys:
         self._stamp = (stat.st_mtime_ns, stat.st_size)
 
     def refresh(self) -> None:
-        """Read the file again if it changed, and choose the active key again. A broken file leaves the last good keys."""
+        """Read the file again if it changed, and choose the active key again. A broken file leaves the last good
+        keys.
+        """
         try:
             stat = self._path.stat()
             if (stat.st_mtime_ns, stat.st_size) != self._stamp:
@@ -70,7 +72,9 @@ class TransceiverKeys:
         return self._hop.verify(datagram)
 
     def make_ufrag(self, is_taken: Callable[[bytes], bool]) -> tuple[str, str]:
-        """Return a new (ufrag, password); drawn again while it names a live session. Raises LocalError without a key."""
+        """Return a new (ufrag, password); drawn again while it names a live session. Raises LocalError without a
+        key.
+        """
         while True:
             ufrag, password = self._ice.make(self._route, secrets.token_bytes(RANDOM_LENGTH), self._wall())
             if not is_taken(ufrag.encode("ascii")):

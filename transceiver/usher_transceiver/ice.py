@@ -171,25 +171,17 @@ class IceAgent:
         seen = generation.memory.see(request.transaction_id, address)
         if seen is Seen.OTHER_PATH:
             return CheckOutcome.REPLAYED, None
-        if request.unknown_required:
-            # RFC 8489 section 6.3.1.
-            answer = stun.build_error(request, 420, credentials.password, request.unknown_required)
-            return CheckOutcome.UNKNOWN_ATTRIBUTE, answer
-        if Attribute.ICE_CONTROLLED in request.attributes:
-            # RFC 8445 section 7.3.1.1: the lite side is controlled, whatever the tie-breaker.
-            return CheckOutcome.ROLE_CONFLICT, stun.build_error(request, 487, credentials.password)
+        refused = _refusal(request, credentials.password)
+        if refused is not None:
+            return refused
         if seen is Seen.MEMORY_FULL and self._paths.get(address) is None:
             return CheckOutcome.MEMORY_FULL, None
-        answer = stun.build_success(request, address.address, address.port, credentials.password)
-        if seen is Seen.MEMORY_FULL:
-            return CheckOutcome.MEMORY_FULL, answer
-        if seen is Seen.SAME_PATH:
-            return CheckOutcome.REPEATED, answer
-        self._life = now
-        if not usable:
-            return CheckOutcome.FOREIGN, answer
-        self._on_fresh_check(now, generation, request.use_candidate, address, via)
-        return CheckOutcome.FRESH, answer
+        if seen is Seen.NEW:
+            self._life = now
+            if usable:
+                self._on_fresh_check(now, generation, request.use_candidate, address, via)
+        outcome = _OUTCOMES[seen] if usable or seen is not Seen.NEW else CheckOutcome.FOREIGN
+        return outcome, stun.build_success(request, address.address, address.port, credentials.password)
 
     def _on_fresh_check(
         self, now: float, generation: _Generation, nominates: bool, address: ClientPath, via: Via
@@ -302,3 +294,21 @@ class IceAgent:
         lively = [path for path in self._paths if path.checked and not path.is_quiet(now)]
         if lively:
             self._move(max(lively, key=lambda path: path.last_seen))
+
+
+_OUTCOMES = {
+    Seen.NEW: CheckOutcome.FRESH,
+    Seen.SAME_PATH: CheckOutcome.REPEATED,
+    Seen.MEMORY_FULL: CheckOutcome.MEMORY_FULL,
+}
+
+
+def _refusal(request: StunMessage, password: bytes) -> tuple[CheckOutcome, bytes] | None:
+    if request.unknown_required:
+        # RFC 8489 section 6.3.1.
+        answer = stun.build_error(request, 420, password, request.unknown_required)
+        return CheckOutcome.UNKNOWN_ATTRIBUTE, answer
+    if Attribute.ICE_CONTROLLED in request.attributes:
+        # RFC 8445 section 7.3.1.1: the lite side is controlled, whatever the tie-breaker.
+        return CheckOutcome.ROLE_CONFLICT, stun.build_error(request, 487, password)
+    return None

@@ -65,6 +65,7 @@ def make_app(
     _add_errors(app)
     _add_probes(app, metrics, is_live)
     _add_session_routes(app, sessions, clock)
+    _add_routes_of_a_session(app, sessions)
     _add_load_routes(app, sessions)
     return app
 
@@ -116,12 +117,6 @@ def _add_probes(app: FastAPI, metrics: CollectorRegistry, is_live: Callable[[], 
 
 
 def _add_session_routes(app: FastAPI, sessions: SessionRegistry, clock: Callable[[], float]) -> None:
-    def live(session_id: str) -> Session:
-        session = sessions.get(session_id)
-        if session is None:
-            raise _unknown_session()
-        return session
-
     @app.post(f"{BASE_PATH}/sessions", status_code=201)
     async def create(body: CreateSession, request: Request) -> SessionCreated:
         late = (clock() - request.scope["usher.arrived"]) * 1000
@@ -157,6 +152,14 @@ def _add_session_routes(app: FastAPI, sessions: SessionRegistry, clock: Callable
         if ended is None:
             raise ApiError(404, "unknown_request", "this request made no session, and will make none")
         return SessionEnded(session_id=ended[0], reason=ended[1])
+
+
+def _add_routes_of_a_session(app: FastAPI, sessions: SessionRegistry) -> None:
+    def live(session_id: str) -> Session:
+        session = sessions.get(session_id)
+        if session is None:
+            raise _unknown_session()
+        return session
 
     @app.post(f"{BASE_PATH}/sessions/{{session_id}}/restart")
     async def restart(session_id: str, body: RestartIce) -> IceRestarted:

@@ -1,7 +1,7 @@
 """`usher transceiver`: puts socket, sessions and HTTP together in one loop, and ends them in order.
 
-The first SIGTERM or SIGINT drains: no new calls, running ones go on until they end or `--drain-deadline`. The second one ends every
-call at once. Either way each client that is left gets SCTP abort and close_notify.
+The first SIGTERM or SIGINT drains: no new calls, running ones go on until they end or `--drain-deadline`. The second
+one ends every call at once. Either way each client that is left gets SCTP abort and close_notify.
 """
 
 from __future__ import annotations
@@ -78,9 +78,7 @@ class Transceiver:
         self.sessions = SessionRegistry(
             route, self._keys, self._mux, self._ticker, codec, Certificate(), _registry_settings(settings), self._clock
         )
-        collector = TransceiverCollector(
-            self.sessions, self._mux, self._socket, self._ticker, self._keys, codec.name
-        )
+        collector = TransceiverCollector(self.sessions, self._mux, self._socket, self._ticker, self._keys, codec.name)
         app = make_app(self.sessions, token, self._clock, make_metrics(collector), self.is_live)
         self._http = _HttpServer(app, settings.http)
         self._signals = 0

@@ -2,11 +2,12 @@
 
 Rules:
 * Only version 1, towards us, with our own route, a MAC that holds and a time within 60 s.
-* STUN goes by the server ufrag in USERNAME. All else goes by the client's path; if that is unknown, RTP and RTCP go by SSRC
-  as a guess that SRTP authentication decides.
-* A path belongs to one session. It goes to another one only by a valid unseen check or an authenticated packet, and only
-  when it has been quiet for 7 s or its session has ended: nobody can take a live client's address.
-* A client that nobody knows is reported to its relay (UNKNOWN-FLOW), at a bounded rate, unless its path is another session's.
+* STUN goes by the server ufrag in USERNAME. All else goes by the client's path; if that is unknown, RTP and RTCP go
+  by SSRC as a guess that SRTP authentication decides.
+* A path belongs to one session. It goes to another one only by a valid unseen check or an authenticated packet, and
+  only when it has been quiet for 7 s or its session has ended: nobody can take a live client's address.
+* A client that nobody knows is reported to its relay (UNKNOWN-FLOW), at a bounded rate, unless its path is another
+  session's.
 * WHO-HAS is answered HERE, or not at all.
 * One faulty packet or session never stops the others.
 """

@@ -1,7 +1,8 @@
 """One client of a call: ICE, DTLS, SRTP and data channels put together, and nothing about what is said.
 
-Datagrams of the client come in by `on_check` and `on_packet`; plain RTP, RTCP and channel messages go to the listener. What is to be
-sent leaves through `send`. Time is an argument; `clock` serves only aiortc's SCTP timers, which call by themselves.
+Datagrams of the client come in by `on_check` and `on_packet`; plain RTP, RTCP and channel messages go to the
+listener. What is to be sent leaves through `send`. Time is an argument; `clock` serves only aiortc's SCTP timers,
+which call by themselves.
 
 Rules:
 * DTLS is taken from addresses that have passed a check; SRTP from anywhere, since it authenticates itself.
@@ -249,7 +250,7 @@ class Participant:
         if self._dtls.state is DtlsState.CONNECTING:
             self._dtls.on_timer()
             self._flush_dtls(now)
-            if self._dtls.state is DtlsState.FAILED:
+            if self._dtls.failure:
                 self._gone(f"dtls_{self._dtls.failure}")
         if self._channels is not None and self._channels.is_closed:
             self._gone("client_closed")

@@ -1,7 +1,8 @@
 """What an SCTP packet must look like before aiortc sees it (RFC 9260 section 3).
 
-aiortc's parser trusts its peer: a parameter of length 0 makes it loop for ever, a SACK with wide gap blocks takes seconds, and
-fragments that never end take memory without bound. Anybody who may place a call could so stop all calls of a process.
+aiortc's parser trusts its peer: a parameter of length 0 makes it loop for ever, a SACK with wide gap blocks takes
+seconds, and fragments that never end take memory without bound. Anybody who may place a call could so stop all calls
+of a process.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """One call: a participant (the client's transport), its audio track, the backend that talks with it, and the events.
 
-Life: `new` (answer given) → `connecting` (first valid check) → `connected` (DTLS done) → `ended`, from any of them, once.
+Life: `new` (answer given) → `connecting` (first valid check) → `connected` (DTLS done) → `ended`, from any of them,
+once.
 
-It ends when nobody checks within 15 s, when life ends (30 s), at its maximum age, when idle (if that is limited), when the client says
-close_notify or aborts SCTP, when the backend ends or fails, by the API, and when this process drains.
+It ends when nobody checks within 15 s, when life ends (30 s), at its maximum age, when idle (if that is limited),
+when the client says close_notify or aborts SCTP, when the backend ends or fails, by the API, and when this process
+drains.
 """
 
 from __future__ import annotations
@@ -146,7 +148,7 @@ class Session:
         self._answered = self._around.clock()
         self._starting = asyncio.get_running_loop().create_task(self._start_backend())
 
-    # Packets (mux.Owner)
+    # Packets: the session as mux.Owner sees it
 
     def on_check(
         self, now: float, request: StunMessage, address: ClientPath, via: Via, *, usable: bool
@@ -172,7 +174,7 @@ class Session:
         self._log.error("the session failed", exc_info=error)
         self.end(EndReason.INTERNAL_ERROR)
 
-    # What the participant says (participant.ParticipantListener)
+    # What the participant says: ParticipantListener
 
     def on_first_check(self, now: float) -> None:
         """The client reaches us."""

@@ -358,4 +358,3 @@ def _remote_ufrags(offer: Offer, text: str) -> tuple[bytes, ...]:
     # Checks may carry the ufrag of any section, since the client learns only from the answer which one is used.
     others = dict.fromkeys(_UFRAG_LINE.findall(text))
     return tuple(ufrag.encode() for ufrag in {offer.ufrag: None, **others})[:MAX_REMOTE_UFRAGS]
-

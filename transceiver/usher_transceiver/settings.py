@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from pydantic import Field, field_validator
 
+from usher_core.errors import LocalError
 from usher_core.ids import MAX_CLUSTER, MAX_POD, MAX_WORKER, Route, split_host_port
 from usher_core.settings import ProgramSettings
 from usher_transceiver.media.codec import CodecPreference
@@ -73,7 +74,10 @@ class TransceiverSettings(ProgramSettings):
         description="auto prefers libopus and falls back to the codec inside PyAV, which costs twice the CPU",
     )
     opus_bitrate: int = Field(
-        default=32_000, ge=6_000, le=128_000, description="bits per second of what we send; 32,000 is clear wideband speech"
+        default=32_000,
+        ge=6_000,
+        le=128_000,
+        description="bits per second of what we send; 32,000 is clear wideband speech",
     )
     opus_complexity: int = Field(
         default=5, ge=0, le=10, description="effort of the Opus encoder; 5 costs half of 10 and is hard to tell from it"
@@ -91,7 +95,7 @@ class TransceiverSettings(ProgramSettings):
     def _is_host_and_port(cls, value: str) -> str:
         try:
             split_host_port(value)
-        except Exception as error:
+        except LocalError as error:
             raise ValueError(str(error)) from None
         return value
 

@@ -31,7 +31,9 @@ class Unprotected(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """An SRTP protection profile: OpenSSL's and libsrtp's names, lengths in bytes (RFC 5764 section 4.1.2, RFC 7714)."""
+    """An SRTP protection profile: OpenSSL's and libsrtp's names, lengths in bytes (RFC 5764 section 4.1.2, RFC
+    7714).
+    """
 
     name: bytes
     number: int
@@ -120,5 +122,3 @@ def _session(profile: Profile, key: bytes, direction: int) -> Session:
     policy = Policy(key=key, ssrc_type=direction, srtp_profile=profile.number)
     policy.window_size = WINDOW
     return Session(policy)
-
-
