@@ -53,11 +53,6 @@ class AudioSection:
         return self.direction in ("sendrecv", "sendonly")
 
     @property
-    def receives(self) -> bool:
-        """Whether the client sends audio."""
-        return self.direction in ("sendrecv", "recvonly")
-
-    @property
     def level_extension_id(self) -> int | None:
         """Id of the audio-level extension (RFC 6464), None if not offered."""
         return self._extension_id(AUDIO_LEVEL_URI)
