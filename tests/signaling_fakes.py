@@ -11,7 +11,7 @@ import base64
 import contextlib
 import itertools
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,7 @@ class FakeTransceiver:
     max_sessions: int = 100
     draining: bool = False
     bad_offer: str = ""
+    bad_status: int = 400
     answer_delay: float = 0.0
     dead: bool = False
     broken: bool = False
@@ -109,7 +110,7 @@ class FakeTransceiver:
         if self.broken:
             return Response("<html>oops</html>", 200)
         if self.bad_offer:
-            return _error(400, "bad_sdp", self.bad_offer)
+            return _error(self.bad_status, "bad_sdp", self.bad_offer)
         if not self.load().accepts:
             return _error(503, "draining" if self.draining else "full", "no room")
         number = next(_sessions)
@@ -128,7 +129,7 @@ class FakeTransceiver:
         info = SessionInfo(
             session_id=session_id,
             tenant=session.request.tenant,
-            state=session.state,  # type: ignore[arg-type]
+            state=session.state,
             backend=session.request.backend or "echo",
             path=SessionPath(relay="192.0.2.1:3478", listener=1, cluster=self.cluster, pod=self.pod, worker=0),
             timings=Timings(answer_ms=1.5),
@@ -279,6 +280,15 @@ def assert_error(response: httpx.Response, status: int, code: str) -> dict[str, 
     assert "Traceback" not in body["error"]["message"]
     error: dict[str, Any] = body["error"]
     return error
+
+
+async def until(condition: Callable[[], Awaitable[bool]], within: float = 20.0) -> None:
+    """Wait for a condition; fails after `within` seconds."""
+    async with asyncio.timeout(within):
+        while True:
+            if await condition():
+                return
+            await asyncio.sleep(0.005)
 
 
 async def place(client: httpx.AsyncClient, **arguments: Any) -> httpx.Response:

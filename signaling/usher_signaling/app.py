@@ -50,7 +50,9 @@ def create_app(
             yield
 
     # The built-in documentation pages load scripts from elsewhere, which our content policy forbids.
-    app = FastAPI(title="usher", version="0.1.0", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="usher", version="0.1.0", lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False
+    )
     app.state.services = services
     add_health_routes(app, services)
     add_realtime_routes(app, services)

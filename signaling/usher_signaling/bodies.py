@@ -161,4 +161,6 @@ def _too_deep(value: Any) -> bool:
 
 
 def _too_large(limit: int, param: str | None = None) -> ApiError:
-    return ApiError(413, "body_too_large", f"At most {limit} bytes are read here.", param=param)
+    # The rest of the body will not be read, so the connection can't carry another request.
+    headers = {"Connection": "close"}
+    return ApiError(413, "body_too_large", f"At most {limit} bytes are read here.", param=param, headers=headers)

@@ -197,7 +197,7 @@ class Calls:
                 raise ApiError(error.status, error.error.code, error.error.message, param=error.error.param) from None
             if error.status == 503:
                 self._metrics.placements.labels("refused").inc()
-                placement.refused(route)
+                placement.refused(route, self._now(), draining=error.error.code == "draining")
                 return None
             self._lost(transceiver, "failed", error)
             return None

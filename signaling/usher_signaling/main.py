@@ -64,6 +64,7 @@ def run(settings: SignalingSettings) -> None:
         lifespan="on",
         log_config=None,
         access_log=False,
+        log_level="warning",  # its life is told by the announce line and by our own log
         server_header=False,
         backlog=BACKLOG,
         timeout_graceful_shutdown=max(1, round(settings.grace)),

@@ -5,7 +5,9 @@ Rules:
   that was empty a second ago.
 * Three are drawn at random and the emptiest takes the call. Replicas do not know of each other's calls; who all choose
   "the emptiest" all choose the same one, who draw do not (docs/decisions, three choices).
-* Never chosen: who is full, draining, or has not reported for `report_life` seconds.
+* Never chosen: who is draining, or has not reported for `report_life` seconds.
+* Who is full is passed over; when all are, one that said so more than 100 ms ago is tried, since calls end without our
+  knowing. Our own count only ranks: a transceiver admits atomically, so its word decides whether there is room.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from usher_core.ids import Route
 from usher_core.internal_api import Load
 
 CHOICES = 3
+FULL_RETRY_S = 0.1
 MAX_REMEMBERED = 10_000
 """Own placements remembered per transceiver since its last report; more than any admits in that time."""
 
@@ -35,11 +38,8 @@ class _Entry:
     def sessions(self) -> int:
         return self.load.sessions + self.under_way + len(self.placed)
 
-    def is_open(self) -> bool:
-        return self.load.accepts and not self.load.draining and self.sessions() < self.load.max_sessions
-
     def fullness(self) -> float:
-        return self.sessions() / self.load.max_sessions
+        return self.sessions() / max(1, self.load.max_sessions)
 
 
 class Placement:
@@ -63,10 +63,11 @@ class Placement:
         entry.load, entry.as_of = load, as_of
         entry.placed = [time for time in entry.placed if time > as_of]
 
-    def refused(self, route: Route) -> None:
-        """Take in that a transceiver did not admit a call: it gets none before its next report."""
+    def refused(self, route: Route, now: float, *, draining: bool) -> None:
+        """Take in that a transceiver did not admit a call, because it is full or draining."""
         if entry := self._entries.get(route):
-            entry.load = entry.load.model_copy(update={"accepts": False})
+            entry.load = entry.load.model_copy(update={"accepts": False, "draining": draining})
+            entry.as_of = now
 
     def lost(self, route: Route) -> None:
         """Take in that a transceiver did not answer: it counts as dead until its next report."""
@@ -96,15 +97,11 @@ class Placement:
         return entry is not None and now - entry.as_of <= self._report_life and not entry.load.draining
 
     def choose(self, routes: Iterable[Route], now: float, tried: Collection[Route] = ()) -> Route | None:
-        """Return the transceiver for the next call among `routes` without `tried`, None when no one is open."""
-        candidates = [
-            (route, entry)
-            for route in routes
-            if route not in tried
-            and (entry := self._entries.get(route)) is not None
-            and now - entry.as_of <= self._report_life
-            and entry.is_open()
-        ]
+        """Return the transceiver for the next call among `routes` without `tried`, None when nobody takes one."""
+        live = [(route, self._entries[route]) for route in routes if route not in tried and self.is_live(route, now)]
+        candidates = [(route, entry) for route, entry in live if entry.load.accepts]
+        if not candidates:
+            candidates = [(route, entry) for route, entry in live if now - entry.as_of >= FULL_RETRY_S]
         if not candidates:
             return None
         # A random sample is in random order, so equally full ones share.

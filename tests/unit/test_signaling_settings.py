@@ -1,0 +1,98 @@
+"""Settings of signaling: what is refused at the start, and what the person reads then."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from usher_core.errors import LocalError
+from usher_core.internal_api import AdvertisedAddress
+from usher_signaling.settings import SignalingSettings
+
+FILES = ["--keys-file", "k", "--token-file", "t", "--routes-file", "r"]
+
+
+def read(*flags: str) -> SignalingSettings:
+    return SignalingSettings.from_command_line([*FILES, *flags])
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("USHER_API_KEY", raising=False)
+
+
+def test_loopback_without_a_key_is_keyless() -> None:
+    for address in ("127.0.0.1:8080", "localhost:0", "[::1]:8080", "127.9.9.9:1"):
+        assert read("--http", address).is_keyless
+    assert read("--keyless").is_keyless
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:8080", "[::]:8080", "192.0.2.1:80", ":8080", "example.org:80"])
+@pytest.mark.parametrize("flags", [(), ("--keyless",)])
+def test_without_a_key_nothing_but_loopback_is_served(address: str, flags: tuple[str, ...]) -> None:
+    with pytest.raises(LocalError, match="--api-keys-file or USHER_API_KEY, or serve this machine only"):
+        read("--http", address, *flags)
+
+
+def test_with_a_key_any_address_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not read("--http", "0.0.0.0:80", "--api-keys-file", "a").is_keyless
+    monkeypatch.setenv("USHER_API_KEY", "secret-key")
+    settings = read("--http", "0.0.0.0:80")
+    assert not settings.is_keyless
+    assert "secret-key" not in repr(settings)
+
+
+def test_keyless_and_a_key_exclude_each_other() -> None:
+    with pytest.raises(LocalError, match="exclude each other"):
+        read("--keyless", "--api-keys-file", "a")
+
+
+def test_advertised_addresses_are_read_in_order() -> None:
+    settings = read("--advertise", "1=192.0.2.1:3478", "--advertise", "65535=[2001:db8::1]:9")
+    assert settings.advertised == (
+        AdvertisedAddress(listener=1, host="192.0.2.1", port=3478),
+        AdvertisedAddress(listener=65535, host="2001:db8::1", port=9),
+    )
+
+
+def test_advertised_addresses_come_from_the_environment_with_commas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("USHER_ADVERTISE", "1=192.0.2.1:1,2=192.0.2.2:2")
+    assert [one.listener for one in read().advertised] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("192.0.2.1:3478", "is not ID=IP:PORT"),
+        ("x=192.0.2.1:3478", "is not ID=IP:PORT"),
+        ("65536=192.0.2.1:3478", "listener"),
+        ("1=192.0.2.1", "has no port"),
+        ("1=192.0.2.1:0", "port"),
+        ("1=relay.example.org:3478", "no IP address"),
+    ],
+)
+def test_a_wrong_advertised_address_is_named(text: str, complaint: str) -> None:
+    with pytest.raises(LocalError, match=complaint) as caught:
+        read("--advertise", text)
+    assert "advertise" in str(caught.value)
+
+
+def test_more_addresses_than_an_answer_carries_are_refused() -> None:
+    flags = [flag for number in range(17) for flag in ("--advertise", f"{number}=192.0.2.1:3478")]
+    with pytest.raises(LocalError, match="at most 16"):
+        read(*flags)
+
+
+def test_a_missing_file_flag_is_named() -> None:
+    with pytest.raises(LocalError, match="routes"):
+        SignalingSettings.from_command_line(["--keys-file", "k", "--token-file", "t"])
+
+
+def test_every_setting_says_what_it_is_for() -> None:
+    unsaid = [name for name, field in SignalingSettings.model_fields.items() if not field.description]
+    assert unsaid == []
+
+
+def test_paths_are_paths() -> None:
+    assert read().keys_file == Path("k")
