@@ -10,6 +10,7 @@ Rules:
 from __future__ import annotations
 
 import json
+import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -18,11 +19,17 @@ from usher_core.errors import RemoteError
 
 MAX_WAITING = 256
 """Events that wait for the channel to open, or for the backend to be ready."""
+MAX_WAITING_BYTES = 1_048_576
+"""Of the client's events that wait for the backend; 4 of the largest."""
 MAX_SESSION_BYTES = 262_144
 """JSON of the session object; the bound of a message on the channel."""
 MAX_OBSERVERS = 8
 _FIXED = ("id", "object", "type")
 _MAX_DEPTH = 32
+MAX_NESTING = 128
+"""Levels of a message. What the parser can read is not all that can be merged and written again without running out of
+stack.
+"""
 
 Event = dict[str, Any]
 
@@ -63,6 +70,7 @@ class EventHub:
         self._backend_ready = False
         self._waiting: deque[Event] = deque()
         self._for_backend: deque[Event] = deque()
+        self._for_backend_bytes = 0
         self._observers: list[Observer] = []
 
     # The channel
@@ -83,8 +91,12 @@ class EventHub:
             return
         if self._observers:
             self._show(json.dumps(event, separators=(",", ":")))
-        if event["type"] != "session.update" or self._update(event):
+        if event["type"] == "session.update" and not self._update(event):
+            return
+        if self._backend_ready:
             self._hand_over(event)
+        else:
+            self._keep_for_backend(event, len(message))
 
     def emit(self, event: Mapping[str, Any]) -> None:
         """Send an event of the backend or of the session to the client."""
@@ -102,14 +114,17 @@ class EventHub:
         self._backend_ready = True
         while self._for_backend:
             self._hand_over(self._for_backend.popleft())
+        self._for_backend_bytes = 0
+
+    def _keep_for_backend(self, event: Event, size: int) -> None:
+        if len(self._for_backend) >= MAX_WAITING or self._for_backend_bytes + size > MAX_WAITING_BYTES:
+            self._error("too_many_events", "The backend is not ready yet and too many events wait.", event)
+            return
+        self._for_backend.append(event)
+        self._for_backend_bytes += size
 
     def _hand_over(self, event: Event) -> None:
-        if not self._backend_ready:
-            if len(self._for_backend) < MAX_WAITING:
-                self._for_backend.append(event)
-            else:
-                self._error("too_many_events", "The backend is not ready yet and too many events wait.", event)
-        elif not self._to_backend(event) and event["type"] != "session.update":
+        if not self._to_backend(event) and event["type"] != "session.update":
             self._error("unknown_event", f"Unknown event type {_quote(event['type'])}.", event, "type")
 
     def _update(self, event: Event) -> bool:
@@ -183,9 +198,11 @@ def parse_event(message: str | bytes) -> Event:
     Raises RemoteError: `invalid_json`, `invalid_event` (no object, or no `type`).
     """
     try:
-        event = json.loads(message, parse_constant=_no_constant)
+        event = json.loads(message, parse_constant=_no_constant, parse_float=_finite)
     except (ValueError, RecursionError):
         raise RemoteError("invalid_json", "The message is not JSON.") from None
+    if _is_deeper(event, MAX_NESTING):
+        raise RemoteError("invalid_json", f"The message is nested deeper than {MAX_NESTING} levels.")
     if not isinstance(event, dict) or not isinstance(event.get("type"), str):
         raise RemoteError("invalid_event", "An event is a JSON object with a string `type`.")
     return event
@@ -205,6 +222,26 @@ def merge(session: Mapping[str, Any], update: Mapping[str, Any], depth: int = 0)
 
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
+
+
+def _finite(number: str) -> float:
+    """1e999 is JSON, but infinity is not: it would go back to the client as such."""
+    value = float(number)
+    if not math.isfinite(value):
+        raise ValueError(f"{number[:20]} is too large")
+    return value
+
+
+def _is_deeper(value: object, levels: int) -> bool:
+    level = [value]
+    for _ in range(levels):
+        containers = [
+            item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list)
+        ]
+        level = [child for children in containers for child in children]
+        if not level:
+            return False
+    return True
 
 
 def _quote(text: str) -> str:
