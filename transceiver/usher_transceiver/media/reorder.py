@@ -10,7 +10,7 @@ The rules, from the point of view of `pull`:
    If the lag is a frame or more above the target, the gap is cut out instead.
 4. Nothing is there: make something up, but stay. If the packet comes after all, nothing of what it says is lost, and
    the lag has grown by what was made up; if a later one comes, the time made up counts against the gap.
-5. After a pause of any kind (rule 4, DTX, the start) the first packet waits until its lag reaches the target.
+5. After a pause (the start, DTX, rule 4) the first packet waits until its lag reaches the target.
 6. Too much lag for some time: one packet is decoded but not played (`Action.SKIP`); at once when it is quiet.
 
 A lag beyond `_MAX_LAG` can only come from a stall of our own; it is cut at once. Packets held are bounded.
@@ -167,7 +167,9 @@ class JitterBuffer:
         head = self._packets[number]
         slack = self._lag_of(now, head.time) - self.delay.target
         if self._paused:
-            return self._play(now, number, quiet=quiet) if slack >= 0 else self._make_up()  # rules 4, 5
+            # Within speech a lag a little below the target is not worth another made-up frame.
+            enough = 0 if self._fresh or self._quiet_pause else -_EXCESS
+            return self._play(now, number, quiet=quiet) if slack >= enough else self._make_up()  # rules 4, 5
         if head.time <= self._position or slack >= _EXCESS:
             return self._play(now, number, quiet=quiet)  # rules 2, 3
         if number == self._expected:

@@ -247,7 +247,7 @@ class AudioStream:
             concealed_ms=receiver.concealed_samples * 1000 // OPUS_CLOCK,
             recovered=receiver.recovered,
             skipped=counts.skipped + counts.overflow,
-            dropped=dict(receiver.dropped + self._rtcp_dropped),
+            dropped=dict(receiver.dropped + self._rtcp_dropped + Counter(media_jump=counts.jumps)),
             jitter_ms=reception.jitter * 1000 / clock if reception else 0.0,
             delay_ms=receiver.buffer.lag(now) * 1000,
             target_ms=receiver.buffer.delay.target * 1000,
