@@ -78,7 +78,7 @@ class Dtls:
 
     def receive(self, datagram: bytes) -> list[bytes]:
         """Take a datagram of the client; return the application data in it."""
-        if self.state not in (DtlsState.CONNECTING, DtlsState.CONNECTED):
+        if not datagram or self.state not in (DtlsState.CONNECTING, DtlsState.CONNECTED):
             return []
         self._ssl.bio_write(datagram)
         if self.state is DtlsState.CONNECTING:

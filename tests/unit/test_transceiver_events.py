@@ -1,0 +1,212 @@
+"""The Realtime events of a call without a channel, a backend or a clock."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+
+from usher_transceiver.events import MAX_OBSERVERS, MAX_WAITING, EventHub, merge
+
+
+class Call:
+    """A hub with everything around it recorded."""
+
+    def __init__(self) -> None:
+        self.sent: list[dict[str, Any]] = []
+        self.to_backend: list[dict[str, Any]] = []
+        self.known = {"response.create"}
+        self.accepts = True
+        numbers = itertools.count(1)
+        session = {"id": "sess_1", "object": "realtime.session", "type": "realtime", "model": "echo"}
+        self.hub = EventHub(session, lambda: f"event_{next(numbers)}", self._send, self._backend)
+
+    def _send(self, text: str) -> bool:
+        if self.accepts:
+            self.sent.append(json.loads(text))
+        return self.accepts
+
+    def _backend(self, event: dict[str, Any]) -> bool:
+        self.to_backend.append(event)
+        return event["type"] in self.known
+
+    def say(self, **event: Any) -> None:
+        self.hub.on_message(json.dumps(event))
+
+    @property
+    def types(self) -> list[str]:
+        return [event["type"] for event in self.sent]
+
+
+class Watcher:
+    def __init__(self, room: int = 1000) -> None:
+        self.room = room
+        self.seen: list[dict[str, Any]] = []
+        self.why = ""
+
+    def offer(self, text: str) -> bool:
+        if len(self.seen) >= self.room:
+            return False
+        self.seen.append(json.loads(text))
+        return True
+
+    def dropped(self, reason: str) -> None:
+        self.why = reason
+
+
+@pytest.fixture
+def call() -> Call:
+    made = Call()
+    made.hub.on_backend_ready()
+    return made
+
+
+def test_session_created_is_first_whatever_the_backend_said_before(call: Call) -> None:
+    call.hub.emit({"type": "response.created"})
+    assert call.sent == []
+    call.hub.on_open()
+    assert call.types == ["session.created", "response.created"]
+    assert call.sent[0] == {
+        "type": "session.created",
+        "event_id": "event_1",
+        "session": {"id": "sess_1", "object": "realtime.session", "type": "realtime", "model": "echo"},
+    }
+
+
+def test_every_event_has_an_id_of_its_own_and_a_backends_id_is_kept(call: Call) -> None:
+    call.hub.on_open()
+    call.hub.emit({"type": "a"})
+    call.hub.emit({"type": "b", "event_id": "mine"})
+    assert [event["event_id"] for event in call.sent] == ["event_1", "event_2", "mine"]
+
+
+def test_session_update_merges_answers_and_tells_the_backend(call: Call) -> None:
+    call.hub.on_open()
+    call.say(type="session.update", session={"instructions": "be brief", "audio": {"output": {"voice": "a"}}})
+    call.say(type="session.update", session={"audio": {"input": {"rate": 1}}, "id": "stolen", "type": "x"})
+    assert call.types == ["session.created", "session.updated", "session.updated"]
+    session = call.sent[-1]["session"]
+    assert session == {
+        "id": "sess_1",
+        "object": "realtime.session",
+        "type": "realtime",
+        "model": "echo",
+        "instructions": "be brief",
+        "audio": {"output": {"voice": "a"}, "input": {"rate": 1}},
+    }
+    assert call.hub.session == session
+    assert [event["type"] for event in call.to_backend] == ["session.update"] * 2
+
+
+@pytest.mark.parametrize(
+    "message,code",
+    [
+        ("{", "invalid_json"),
+        ("", "invalid_json"),
+        ("[" * 5000, "invalid_json"),
+        ('{"type": NaN}', "invalid_json"),
+        (b"\xff\xfe\x00", "invalid_json"),
+        ("[]", "invalid_event"),
+        ('"text"', "invalid_event"),
+        ('{"no": "type"}', "invalid_event"),
+        ('{"type": 5}', "invalid_event"),
+        ('{"type": "session.update"}', "invalid_session"),
+        ('{"type": "session.update", "session": []}', "invalid_session"),
+        ('{"type": "no.such.event"}', "unknown_event"),
+    ],
+)
+def test_a_bad_message_gets_an_error_event_and_the_call_goes_on(call: Call, message: str | bytes, code: str) -> None:
+    call.hub.on_open()
+    call.hub.on_message(message)
+    error = call.sent[-1]
+    assert error["type"] == "error"
+    assert error["error"]["type"] == "invalid_request_error"
+    assert error["error"]["code"] == code
+    call.say(type="session.update", session={})
+    assert call.types[-1] == "session.updated"
+
+
+def test_an_error_names_the_event_at_fault(call: Call) -> None:
+    call.hub.on_open()
+    call.say(type="nonsense", event_id="client-7")
+    assert call.sent[-1]["error"]["event_id"] == "client-7"
+    assert call.sent[-1]["error"]["param"] == "type"
+
+
+def test_a_session_does_not_grow_without_bound(call: Call) -> None:
+    call.hub.on_open()
+    for number in range(3):
+        call.say(type="session.update", session={f"field{number}": "x" * 100_000})
+    assert call.sent[-1]["error"]["code"] == "session_too_large"
+    assert len(call.hub.session) == 6
+
+
+def test_merging_stops_at_a_depth() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(200):
+        deep = {"a": deep}
+    assert merge(deep, deep) == deep
+
+
+def test_events_wait_for_a_backend_that_is_not_ready() -> None:
+    call = Call()
+    call.hub.on_open()
+    call.say(type="response.create")
+    call.say(type="session.update", session={"voice": "a"})
+    assert call.to_backend == []
+    assert call.types[-1] == "session.updated"
+    call.hub.on_backend_ready()
+    assert [event["type"] for event in call.to_backend] == ["response.create", "session.update"]
+
+
+def test_what_waits_is_bounded_both_ways() -> None:
+    call = Call()
+    for _ in range(2 * MAX_WAITING):
+        call.hub.emit({"type": "early"})
+    assert call.hub.dropped == MAX_WAITING
+    call.hub.on_open()
+    assert len(call.sent) == 1 + MAX_WAITING
+    for _ in range(2 * MAX_WAITING):
+        call.say(type="response.create")
+    assert call.sent[-1]["error"]["code"] == "too_many_events"
+    call.hub.on_backend_ready()
+    assert len(call.to_backend) == MAX_WAITING
+
+
+def test_events_that_the_channel_does_not_take_are_counted(call: Call) -> None:
+    call.hub.on_open()
+    call.accepts = False
+    call.hub.emit({"type": "lost"})
+    assert call.hub.dropped == 1
+
+
+def test_observers_see_both_directions_and_may_speak(call: Call) -> None:
+    watcher = Watcher()
+    assert call.hub.observe(watcher)
+    call.hub.on_open()
+    call.say(type="response.create")
+    call.hub.emit({"type": "response.created"})
+    assert [event["type"] for event in watcher.seen] == ["session.created", "response.create", "response.created"]
+    call.hub.leave(watcher)
+    call.hub.emit({"type": "later"})
+    assert len(watcher.seen) == 3
+
+
+def test_a_slow_observer_is_dropped_and_the_call_goes_on(call: Call) -> None:
+    watcher = Watcher(room=2)
+    call.hub.observe(watcher)
+    call.hub.on_open()
+    for _ in range(5):
+        call.hub.emit({"type": "news"})
+    assert watcher.why == "too_slow"
+    assert len(call.sent) == 6
+
+
+def test_the_number_of_observers_is_bounded_and_all_are_told_of_the_end(call: Call) -> None:
+    watchers = [Watcher() for _ in range(MAX_OBSERVERS)]
+    assert all(call.hub.observe(watcher) for watcher in watchers)
+    assert not call.hub.observe(Watcher())
+    call.hub.close("hangup")
+    assert {watcher.why for watcher in watchers} == {"hangup"}
