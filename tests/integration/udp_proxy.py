@@ -1,13 +1,16 @@
 """A UDP proxy for tests: it stands between a client and a relay, loses and delays packets, and changes its outer port.
 
-So it is the NAT and the bad network of a client. One outer socket per client address; a change of the outer port is what
-a NAT does when its mapping is lost: packets to the old port vanish.
+So it is the NAT and the bad network of a client. One outer socket per client address; a change of the outer port is
+what a NAT does when its mapping is lost: packets to the old port vanish.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
+import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
@@ -35,95 +38,97 @@ class UdpProxy:
         self._target = target
         self._weather = weather or Weather()
         self._random = random.Random(seed)
-        self._inner: asyncio.DatagramTransport | None = None
-        self._outer: dict[Address, asyncio.DatagramTransport] = {}
-        self._opening: set[Address] = set()
+        self._loop = asyncio.get_running_loop()
+        self._inner = _bound_socket()
+        self._outer: dict[Address, socket.socket] = {}
         self.lost = 0
         self.forwarded = 0
 
     async def __aenter__(self) -> Self:
-        loop = asyncio.get_running_loop()
-        self._inner, _ = await loop.create_datagram_endpoint(lambda: _Inner(self), local_addr=("127.0.0.1", 0))
+        self._loop.add_reader(self._inner, self._from_clients)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        assert self._inner is not None
-        self._inner.close()
-        for transport in self._outer.values():
-            transport.close()
-        await asyncio.sleep(0)
+        for each in (self._inner, *self._outer.values()):
+            self._close(each)
+        self._outer.clear()
 
     @property
     def address(self) -> Address:
         """Where clients send to."""
-        assert self._inner is not None
-        host, port = self._inner.get_extra_info("sockname")
+        host, port = self._inner.getsockname()
         return host, port
 
     @property
     def outer_ports(self) -> list[int]:
         """The ports that the relay sees."""
-        return [transport.get_extra_info("sockname")[1] for transport in self._outer.values()]
+        return [outer.getsockname()[1] for outer in self._outer.values()]
 
-    async def rebind(self) -> None:
+    def rebind(self) -> None:
         """Give each client a new outer port; the old ones are dead at once."""
         for client, old in list(self._outer.items()):
-            new = await self._open(client)
-            self._outer[client] = new
-            old.close()
+            self._outer[client] = self._open(client)
+            self._close(old)
 
-    async def _open(self, client: Address) -> asyncio.DatagramTransport:
-        loop = asyncio.get_running_loop()
-        transport, _ = await loop.create_datagram_endpoint(
-            lambda: _Outer(self, client), local_addr=("127.0.0.1", 0), remote_addr=self._target
-        )
-        return transport
+    def _open(self, client: Address) -> socket.socket:
+        outer = _bound_socket()
+        outer.connect(self._target)
+        self._loop.add_reader(outer, self._from_target, outer, client)
+        return outer
 
-    def from_client(self, packet: bytes, client: Address) -> None:
-        outer = self._outer.get(client)
-        if outer is not None:
-            self._through_weather(lambda: self._outer[client].sendto(packet))
-        elif client not in self._opening:
-            # The first packet of a client waits for its socket, those right behind it are lost: a check comes again.
-            self._opening.add(client)
-            asyncio.ensure_future(self._first(packet, client))
+    def _close(self, each: socket.socket) -> None:
+        self._loop.remove_reader(each)
+        each.close()
 
-    async def _first(self, packet: bytes, client: Address) -> None:
-        self._outer[client] = await self._open(client)
-        self._opening.discard(client)
+    def _from_clients(self) -> None:
+        packet, client = self._inner.recvfrom(65_535)
+        if client not in self._outer:
+            self._outer[client] = self._open(client)
         self.from_client(packet, client)
 
-    def to_client(self, packet: bytes, client: Address) -> None:
-        assert self._inner is not None
-        inner = self._inner
-        self._through_weather(lambda: inner.sendto(packet, client))
+    def _from_target(self, outer: socket.socket, client: Address) -> None:
+        try:
+            packet = outer.recv(65_535)
+        except ConnectionRefusedError:
+            # The relay is being restarted. A network would lose the packet without a word.
+            return
+        self.to_client(packet, client)
 
-    def _through_weather(self, send) -> None:
+    def from_client(self, packet: bytes, client: Address) -> None:
+        """Pass on what a client sent. Tests that record or steal packets override it."""
+        self._through_weather(lambda: self._send(self._outer[client], packet))
+
+    def to_client(self, packet: bytes, client: Address) -> None:
+        """Pass on what the relay sent; see `from_client`."""
+        self._through_weather(lambda: self._inner.sendto(packet, client))
+
+    def send_as_client(self, packet: bytes) -> None:
+        """Send to the target from the address of each client, as somebody who forges it would."""
+        for outer in self._outer.values():
+            self._send(outer, packet)
+
+    def _send(self, outer: socket.socket, packet: bytes) -> None:
+        with contextlib.suppress(ConnectionRefusedError):
+            outer.send(packet)
+
+    def _through_weather(self, send: Callable[[], object]) -> None:
         if self._random.random() < self._weather.loss:
             self.lost += 1
             return
         self.forwarded += 1
         if self._weather.jitter_s:
-            asyncio.get_running_loop().call_later(self._random.uniform(0, self._weather.jitter_s), send)
+            self._loop.call_later(self._random.uniform(0, self._weather.jitter_s), self._if_open, send)
         else:
             send()
 
-
-class _Inner(asyncio.DatagramProtocol):
-    def __init__(self, proxy: UdpProxy) -> None:
-        self._proxy = proxy
-
-    def datagram_received(self, data: bytes, addr: Address) -> None:
-        self._proxy.from_client(data, addr)
+    def _if_open(self, send: Callable[[], object]) -> None:
+        if self._inner.fileno() != -1:
+            with contextlib.suppress(KeyError):
+                send()
 
 
-class _Outer(asyncio.DatagramProtocol):
-    def __init__(self, proxy: UdpProxy, client: Address) -> None:
-        self._proxy = proxy
-        self._client = client
-
-    def datagram_received(self, data: bytes, addr: Address) -> None:
-        self._proxy.to_client(data, self._client)
-
-    def error_received(self, exc: OSError) -> None:
-        """The relay is being restarted: a network would lose the packet without a word."""
+def _bound_socket() -> socket.socket:
+    bound = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    bound.bind(("127.0.0.1", 0))
+    bound.setblocking(False)
+    return bound
