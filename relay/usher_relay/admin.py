@@ -1,4 +1,7 @@
-"""The relay's admin HTTP: /livez, /readyz, /metrics, /routes, /flows. It runs in the main thread, apart from the data path."""
+"""The relay's admin HTTP: /livez, /readyz, /metrics, /routes, /flows.
+
+It runs in the main thread, apart from the data path, so that load there cannot silence it.
+"""
 
 from __future__ import annotations
 

@@ -47,6 +47,8 @@ class Drop(StrEnum):
     HOP_MAC = "hop_mac"
     HOP_TIME = "hop_time"
     """The sender's clock is more than 60 s off, or this is a replay."""
+    HOP_LOOP = "hop_loop"
+    """No hop is left."""
     HOP_LISTENER = "hop_listener"
     """It names a listener or an address family that this relay does not have."""
     HOP_SPLIT = "hop_split"
@@ -94,6 +96,8 @@ class FlowEvent(StrEnum):
 class Traffic:
     """One direction: what came in, and what went on (payload bytes, without hop headers)."""
 
+    batches: int = 0
+    """Receive calls' worth: received / batches is the mean batch."""
     received: int = 0
     forwarded: int = 0
     forwarded_bytes: int = 0

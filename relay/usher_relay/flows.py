@@ -40,8 +40,8 @@ EVICTION_TRIES = 32
 class Flow:
     """One client path and its owner. Times are monotonic seconds.
 
-    `route` is the 7 bytes of cluster, pod and worker in a hop datagram. `local` is the local address that the engine saw
-    (None where the socket implies it).
+    `route` is the 7 bytes of cluster, pod and worker in a hop datagram. `local` is the local address that the engine
+    saw (None where the socket implies it).
     """
 
     key: bytes
@@ -103,7 +103,7 @@ class FlowMap:
         self._live_routes = live_routes
         self._events = counters.flow_events
         self._per_ufrag = probation_per_ufrag
-        # Ordered dictionaries, because a plain one takes ever longer to find its first key while it is eaten from the front.
+        # Ordered dictionaries: a plain one takes ever longer to find its first key while it is eaten from the front.
         self._probation: OrderedDict[Flow, None] = OrderedDict()
         self._probation_by_ufrag: dict[bytes, dict[Flow, None]] = {}
         self._buckets: dict[int, OrderedDict[Flow, None]] = {}

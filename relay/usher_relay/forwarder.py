@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from usher_relay.counters import Counters
-from usher_relay.downlink import Downlink
-from usher_relay.downlink import Send as ClientSend
+from usher_relay.downlink import ClientSend, Downlink
 from usher_relay.state import Endpoint, Limits, LiveRoute, RelayKeys, RelayState
-from usher_relay.uplink import Packet, Uplink
-from usher_relay.uplink import Send as HopSend
+from usher_relay.uplink import HopSend, Packet, Uplink
 
 OFFSET_WINDOW = 60.0
 
@@ -26,7 +24,8 @@ class Forwarder:
         listeners: the ids of the listeners that this thread serves.
         keys: replaced with `set_keys`.
 
-    `tick` is to be called before the first datagram, after `set_keys`, and then about once a second. Times: `now` is monotonic seconds, `unix` Unix seconds; both are read once per batch.
+    Times: `now` is monotonic seconds, `unix` Unix seconds; both are read once per batch. `tick` is to be called about
+    once a second, and before the first datagram after a change of keys.
     """
 
     def __init__(self, limits: Limits, listeners: Iterable[int], keys: RelayKeys) -> None:
@@ -53,7 +52,7 @@ class Forwarder:
         return self._uplink.forward(now, self.state.stamp(unix), packets)
 
     def from_transceivers(
-        self, now: float, unix: float, datagrams: Iterable[tuple[bytes, Endpoint]]
+        self, now: float, unix: float, datagrams: Sequence[tuple[bytes, Endpoint]]
     ) -> list[ClientSend]:
         """Return the client datagrams for one batch of hop datagrams, each given with its source address."""
         return self._downlink.forward(now, int(unix * 1000), datagrams)

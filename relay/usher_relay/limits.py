@@ -27,7 +27,8 @@ class Rate:
     def __post_init__(self) -> None:
         """Derive what the hot path needs."""
         object.__setattr__(self, "interval", 1.0 / self.per_second)
-        object.__setattr__(self, "tolerance", (self.burst - 1) / self.per_second)
+        # Half a token more than exact, because sums of intervals are rounded.
+        object.__setattr__(self, "tolerance", (self.burst - 0.5) / self.per_second)
 
 
 class Buckets:

@@ -56,17 +56,19 @@ def relay_registry(engine: Engine, routes: Callable[[], SourceStatus]) -> Collec
 def _traffic(snapshot: Snapshot) -> Iterator[Metric]:
     counters = snapshot.counters
     labels = ("direction",)
+    batches = CounterMetricFamily("usher_relay_batches", "Batches that datagrams were received in", labels=labels)
     received = CounterMetricFamily("usher_relay_received", "Datagrams received", labels=labels)
     packets = CounterMetricFamily("usher_relay_packets", "Client datagrams forwarded", labels=labels)
     payload = CounterMetricFamily("usher_relay_bytes", "Payload bytes forwarded", labels=labels)
     for direction, traffic in (("uplink", counters.uplink), ("downlink", counters.downlink)):
+        batches.add_metric((direction,), traffic.batches)
         received.add_metric((direction,), traffic.received)
         packets.add_metric((direction,), traffic.forwarded)
         payload.add_metric((direction,), traffic.forwarded_bytes)
     drops = CounterMetricFamily("usher_relay_drops", "Datagrams dropped, by reason", labels=("reason",))
     for reason, count in counters.drops.items():
         drops.add_metric((reason.value,), count)
-    yield from (received, packets, payload, drops)
+    yield from (batches, received, packets, payload, drops)
     yield CounterMetricFamily(
         "usher_relay_tentative", "Packets of unknown addresses tried by SSRC", value=counters.tentative
     )

@@ -15,6 +15,7 @@ from usher_relay.listeners import Listener, parse_listener
 from usher_relay.state import Limits
 
 MIB = 1 << 20
+MINIMUM_MTU = 1_280
 
 
 class RelaySettings(ProgramSettings):
@@ -24,12 +25,12 @@ class RelaySettings(ProgramSettings):
 
     listen: TextList = Field(
         min_length=1,
-        description="ID=HOST:PORT of a public UDP listener (repeatable; [V6]:PORT for IPv6). The id (0..65535) is the same in all"
-        " replicas, never re-used, and other for each address family and public address",
+        description="ID=HOST:PORT of a public UDP listener (repeatable; [V6]:PORT for IPv6). The id (0..65535) is the"
+        " same in all replicas, never re-used, and other for each address family and public address",
     )
     upstream: str = Field(
         default="0.0.0.0",
-        description="local IP of the socket towards transceivers; :: when pods have IPv6 addresses (it then serves both families)",
+        description="local IP of the socket towards transceivers; :: when pods have IPv6 addresses (it serves both)",
     )
     admin: str = Field(default="127.0.0.1:9478", description="HOST:PORT of /livez, /readyz, /metrics, /routes, /flows")
     keys_file: Path = Field(description="key file with `ice` and `hop` keys, re-read when it changes")
@@ -43,7 +44,8 @@ class RelaySettings(ProgramSettings):
         default=0,
         ge=0,
         le=86_400,
-        description="seconds between SIGTERM and the end, as the pod's terminationGracePeriodSeconds; 0 outside Kubernetes: exit at once",
+        description="seconds between SIGTERM and the end, as the pod's terminationGracePeriodSeconds;"
+        " 0 outside Kubernetes: exit at once",
     )
     max_flows: int = Field(
         default=100_000,
@@ -55,21 +57,22 @@ class RelaySettings(ProgramSettings):
         default=PROBATION_PER_UFRAG,
         ge=PROBATION_PER_UFRAG,
         le=1024,
-        description="most addresses of one ufrag that wait for their first answer: more than the candidates of any client,"
+        description="most addresses of one ufrag that wait for their first answer: more than any client has,"
         " few enough that a replayed check fills nothing",
     )
     hop_mtu: int = Field(
         default=0,
         ge=0,
         le=65_535,
-        description="bytes of an IP packet on the way to transceivers, 0 = ask the kernel for each; larger datagrams are cut in two",
+        description="bytes of an IP packet on the way to transceivers, 0 = ask the kernel for each;"
+        " larger datagrams are cut in two",
     )
     receive_buffer: int = Field(
         default=4 * MIB,
         ge=4_096,
         le=256 * MIB,
-        description="bytes of SO_RCVBUF per socket: about 0.1 s of 100,000 small packets a second, longer than any pause of the"
-        " data thread; sysctl net.core.rmem_max must allow it",
+        description="bytes of SO_RCVBUF per socket: about 0.1 s of 100,000 small packets a second, longer than any"
+        " pause of the data thread; sysctl net.core.rmem_max must allow it",
     )
     send_buffer: int = Field(
         default=4 * MIB,
@@ -80,23 +83,26 @@ class RelaySettings(ProgramSettings):
     packets_per_client: int = Field(
         default=2_000,
         ge=100,
-        description="datagrams per second from one (address, port) with a flow: a call sends 50 to 150, a data channel at full speed more",
+        description="datagrams per second from one (address, port) with a flow: a call sends 50 to 150,"
+        " a data channel at full speed more",
     )
     packets_per_address: int = Field(
         default=50_000,
         ge=50_000,
-        description="datagrams per second from one whole IP: one NAT or one node may stand for hundreds of calls, so never lower",
+        description="datagrams per second from one whole IP: one NAT or one node may stand for hundreds of calls,"
+        " so never lower",
     )
     checks_per_client: int = Field(
         default=200,
         ge=60,
-        description="valid STUN requests per second forwarded from one (address, port): clients send at most 50 while they connect",
+        description="valid STUN requests per second forwarded from one (address, port):"
+        " clients send at most 50 while they connect",
     )
     checks_per_ufrag: int = Field(
         default=1_000,
         ge=60,
-        description="valid STUN requests per second forwarded for one ufrag from addresses not yet answered: bounds what a replayed"
-        " check costs its transceiver",
+        description="valid STUN requests per second forwarded for one ufrag from addresses not yet answered:"
+        " bounds what a replayed check costs its transceiver",
     )
     tentative_per_client: int = Field(
         default=200,
@@ -106,7 +112,8 @@ class RelaySettings(ProgramSettings):
     tentative_per_second: int = Field(
         default=10_000,
         ge=50,
-        description="RTP packets per second from all unknown addresses that are tried by SSRC: each costs a transceiver an SRTP check",
+        description="RTP packets per second from all unknown addresses that are tried by SSRC:"
+        " each costs a transceiver an SRTP check",
     )
 
     @field_validator("listen")
@@ -127,6 +134,13 @@ class RelaySettings(ProgramSettings):
     @classmethod
     def _is_ip(cls, value: str) -> str:
         pack_address(value)
+        return value
+
+    @field_validator("hop_mtu")
+    @classmethod
+    def _carries_ipv6(cls, value: int) -> int:
+        if 0 < value < MINIMUM_MTU:
+            raise ValueError(f"no link carries less than {MINIMUM_MTU} bytes (RFC 8200); 0 asks the kernel")
         return value
 
     @field_validator("admin")

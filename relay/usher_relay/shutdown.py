@@ -1,8 +1,8 @@
 """When a relay is ready, and when it goes (design D15). No I/O: times are monotonic seconds.
 
 Rules after SIGTERM (or SIGINT), with `grace` seconds until Kubernetes kills the process:
-* It stays ready and forwards: termination alone keeps new flows away, while kube-proxy deletes the UDP conntrack entries of
-  endpoints that stop being ready, which would cut live calls.
+* It stays ready and forwards: termination alone keeps new flows away, while kube-proxy deletes the UDP conntrack
+  entries of endpoints that stop being ready, which would cut live calls.
 * 10 s before the end of its grace it turns unready, still forwarding, so that flows move to other relays.
 * It exits 1 s before the end; earlier when no flow showed life for 10 s after the signal.
 * Grace 0 (outside Kubernetes): it exits at once. So does a second signal.

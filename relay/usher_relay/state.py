@@ -141,5 +141,5 @@ class RelayState:
 
 
 def _rate(per_second: int) -> Rate:
-    """A limit allows the packets of a whole second at once: what a stalled network lets through in one go is no attack."""
+    """A whole second's packets may come at once: what a stalled network lets through in one go is no attack."""
     return Rate(per_second, per_second)

@@ -1,8 +1,8 @@
 """A file that is read again when it changes; its last good content stays when it is lost or broken.
 
 Rules:
-* Changed means another inode, size or time of change: so a file that was written over, renamed into place, or swapped by a
-  symbolic link (as Kubernetes does for ConfigMaps and Secrets) is seen alike.
+* Changed means another inode, size or time of change: so a file that was written over, renamed into place, or swapped
+  by a symbolic link (as Kubernetes does for ConfigMaps and Secrets) is seen alike.
 * A half-written file is broken for a moment; it is read again at the next look, because its time then changes.
 * One log line per change of state, not per look.
 """
@@ -84,7 +84,7 @@ class WatchedFile(Generic[ContentT]):
         if size > MAX_SIZE:
             raise LocalError(f"{self._path} has {size} bytes, more than {MAX_SIZE}")
         self._accept(self._parse(self._path.read_text(encoding="utf-8")))
-        log.info(f"{self._what} read", path=str(self._path))
+        log.info("file read", what=self._what, path=str(self._path))
         self.fault = ""
 
     def _report(self, fault: str) -> None:
@@ -92,4 +92,4 @@ class WatchedFile(Generic[ContentT]):
             return
         self.fault = fault
         keeps = "the last good one stays in use" if self.loaded else "waiting for it"
-        log.error(f"{self._what} lost: {keeps}", error=fault)
+        log.error("file lost", what=self._what, error=fault, now=keeps)

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from copy import deepcopy
 from queue import Empty, SimpleQueue
 from typing import TypeVar
@@ -176,8 +177,8 @@ class PythonEngine:
             for descriptor, _ in ready:
                 try:
                     handlers[descriptor](now, unix)
-                except Exception:  # a fault in one packet's handling must not end the calls of all others
-                    self._report_fault(now)
+                except Exception as fault:  # noqa: BLE001  # one packet's fault must not end the calls of all others
+                    self._report_fault(fault, now)
 
     def _client_handler(self, sock: ListenSocket) -> Callable[[float, float], None]:
         receive = sock.receive
@@ -213,10 +214,8 @@ class PythonEngine:
                 route.set_hop_size(self._upstream.hop_size(address[0]))
 
     def _serve_requests(self, _now: float, _unix: float) -> None:
-        try:
+        with suppress(BlockingIOError):
             self._wake_receiver.recv(4096)
-        except BlockingIOError:
-            pass
         while True:
             try:
                 request = self._requests.get_nowait()
@@ -224,11 +223,11 @@ class PythonEngine:
                 return
             request()
 
-    def _report_fault(self, now: float) -> None:
+    def _report_fault(self, fault: Exception, now: float) -> None:
         self._forwarder.state.drop(Drop.INTERNAL)
         if now >= self._next_fault_log:
             self._next_fault_log = now + FAULT_LOG_EVERY
-            log.exception("a fault of ours; the datagrams of one batch may be lost")
+            log.error("a fault of ours; the datagrams of one batch may be lost", exc_info=fault)
 
     def _stop(self) -> None:
         self._stopping = True
@@ -272,10 +271,8 @@ class PythonEngine:
 
     def _request(self, request: Callable[[], None]) -> None:
         self._requests.put(request)
-        try:
+        with suppress(BlockingIOError):  # then enough wake-ups wait already
             self._wake_sender.send(b"\0")
-        except BlockingIOError:
-            pass  # enough wake-ups wait already
 
     def _ask(self, question: Callable[[], ResultT]) -> ResultT:
         answer: Future[ResultT] = Future()

@@ -1,7 +1,7 @@
 """The sockets of the Python engine, and the translation between their addresses and path keys.
 
-* A listener bound to a wildcard address asks for the local address of each datagram (IP_PKTINFO, RFC 3542 section 6) and
-  answers from it; else a host with several addresses would answer from whichever the kernel likes.
+* A listener bound to a wildcard address asks for the local address of each datagram (IP_PKTINFO, RFC 3542 section 6)
+  and answers from it; else a host with several addresses would answer from whichever the kernel likes.
 * SO_REUSEPORT lets a new relay bind beside the old one.
 * The upstream socket sets DF: what does not fit a hop is cut by us, never by IP, because fragments get lost.
 * Nothing here blocks: what the kernel does not take at once is dropped and counted.
@@ -177,12 +177,12 @@ class UpstreamSocket:
         is_ipv6 = ":" in host
         if not self._is_ipv6:
             return None if is_ipv6 else (host, port)
-        # Through binary and back: one address has many spellings, and the source of a datagram is compared with this one.
+        # Through binary and back: an address has many spellings, and sources are compared with this one.
         address = socket.inet_pton(socket.AF_INET6, host if is_ipv6 else f"::ffff:{host}")
         return socket.inet_ntop(socket.AF_INET6, address), port, 0, 0
 
     def hop_size(self, host: str) -> int:
-        """Return the most UDP payload that one packet to `host` carries: what the kernel knows of the way, or the setting."""
+        """Return the most UDP payload that one packet to `host` carries: as the kernel knows, or as set."""
         is_ipv6 = ":" in host and not host.startswith("::ffff:")
         headers = 48 if is_ipv6 else 28
         return (self._hop_mtu or _path_mtu(host.removeprefix("::ffff:"), is_ipv6)) - headers

@@ -16,7 +16,10 @@ class StaticFileRoutes:
 
     def __init__(self, path: Path) -> None:
         self._publish: Callable[[RouteTable], None] = _nowhere
-        self._file = WatchedFile(path, parse_route_file, "route file", lambda table: self._publish(table))
+        self._file = WatchedFile(path, parse_route_file, "route file", self._accept)
+
+    def _accept(self, table: RouteTable) -> None:
+        self._publish(table)
 
     async def run(self, publish: Callable[[RouteTable], None]) -> None:
         """See `source.RouteSource`."""
