@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -32,8 +33,7 @@ class Child:
 def is_running(pid: int) -> bool:
     """Whether a process exists and is no zombie."""
     try:
-        with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
-            return stat.read().rpartition(")")[2].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
 
@@ -110,7 +110,7 @@ def test_a_leashed_program_dies_with_the_process_that_started_it() -> None:
         [
             sys.executable,
             "-c",
-            "import os, subprocess, sys, time\n"
+            "import os, subprocess, sys, time\n"  # noqa: ISC004  (one script)
             f"script = {LEASHED_SLEEPER!r}.format(os.getpid()) + 'print(1, flush=True); time.sleep(60)'\n"
             "child = subprocess.Popen([sys.executable, '-c', script], stdout=subprocess.PIPE, start_new_session=True)\n"
             "child.stdout.readline(); print(child.pid, flush=True); time.sleep(60)",

@@ -34,6 +34,8 @@ from usher_cli.call.reception import MAX_PACKETS, RtpArrival
 from usher_cli.call.source import Source
 
 CONNECT_LIMIT_S = 20.0
+LOOK_AFTER_S = 2.0
+"""The server is asked for the path of a call this long after it was made: then it knows it."""
 MAX_EVENTS = 200
 EVENTS_LABEL = "oai-events"
 
@@ -125,9 +127,8 @@ async def place_call(
         if record.dtls_at is None:
             raise CallError(_not_connected(record))
         progress("connected")
-        await _first_of(ended, timeout=seconds / 2)
+        await _first_of(ended, timeout=min(seconds / 2, LOOK_AFTER_S))
         if placed.url is not None:
-            # By now the first packets have travelled, so the server knows the path.
             record.description = await api.describe(placed.url)
         await _first_of(ended, timeout=record.dtls_at + seconds - time.monotonic())
         record.ended_at = time.monotonic()

@@ -54,6 +54,7 @@ class Fleet:
         self._pod_ids = PodIds()
         self._first_ready: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self._new_keeper = asyncio.Event()
+        self._opened = False
         self._keepers: list[asyncio.Task[None]] = []
         # Known once they are bound; from then on a program that is started again gets the same.
         self._udp = settings.udp
@@ -126,6 +127,8 @@ class Fleet:
         self._fill(Post("signaling", self._signaling_arguments, _SIGNALING_STAGE))
         await self._until_ready([*relays, *transceivers, "signaling"])
         await wait_until_calls_succeed(self._members)
+        self._opened = True
+        self._publish()
         announce(self._url)
 
     def _fill(self, post: Post) -> None:
@@ -137,7 +140,8 @@ class Fleet:
             await self._first_ready[name].wait()
 
     def _publish(self) -> None:
-        if self._settings.state_file is not None:
+        # Before that some ports are not known.
+        if self._opened and self._settings.state_file is not None:
             write_atomically(self._settings.state_file, self._members.state(self._url, self._udp))
 
     @property

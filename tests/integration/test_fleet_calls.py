@@ -1,0 +1,125 @@
+"""Two relays, two transceivers, many calls: placement, routing, what a death costs. Real programs, stock clients."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.integration.fleet import Fleet, calling, running_fleet, wait_until
+
+pytestmark = pytest.mark.timeout(180)
+
+GAP_LIMIT_MS = 2600
+MAX_CALLS = 60
+
+
+@pytest.fixture(scope="module")
+def two_by_two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    with running_fleet(tmp_path_factory.mktemp("fleet"), "--relays=2", "--transceivers=2") as fleet:
+        yield fleet
+
+
+@pytest.fixture
+def fleet(two_by_two: Fleet) -> Fleet:
+    """The fleet, after what an earlier test killed has come back."""
+    wait_until(lambda: is_whole(two_by_two), 20, "the fleet is whole")
+    return two_by_two
+
+
+def is_whole(fleet: Fleet) -> bool:
+    state = fleet.state()
+    if (len(state["relays"]), len(state["transceivers"])) != (2, 2):
+        return False
+    wanted = {f"1/{entry['pod_id']}/0" for entry in state["transceivers"]}
+    try:
+        ready = httpx.get(f"{fleet.url}/readyz").status_code == 200
+        return ready and all(wanted <= set(carried(relay)) for relay in state["relays"])
+    except httpx.HTTPError:
+        return False
+
+
+def carried(relay: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    """Route → (datagrams to it, datagrams from it) that this relay carried."""
+    routes = httpx.get(f"{relay['admin']}/routes").json()["routes"]
+    return {route["route"]: (route["uplink"], route["downlink"]) for route in routes}
+
+
+def went_on(call: dict[str, Any], seconds: float) -> bool:
+    """Whether a call had sound and lasted as long as it should, whatever this machine's load did to its sound."""
+    return call["first_audio_ms"] is not None and abs(call["seconds"] - seconds) < 0.5
+
+
+def test_calls_spread_over_transceivers_and_every_relay_carries_for_each(fleet: Fleet) -> None:
+    state = fleet.state()
+    before = [carried(relay) for relay in state["relays"]]
+    routes = {f"1/{entry['pod_id']}/0" for entry in state["transceivers"]}
+
+    def carries_for_all(number: int) -> bool:
+        now = carried(state["relays"][number])
+        # Hundreds of datagrams each way are media, not a stray check.
+        return all(now[route][way] - before[number][route][way] >= 100 for route in routes for way in (0, 1))
+
+    placed = 0
+    while placed < MAX_CALLS:
+        with calling(fleet.url, "--count=20", "--seconds=4") as caller:
+            result = caller.result()
+        assert all(went_on(call, 4) for call in result["calls"]), result["summary"]
+        placed += 20
+        owners = result["summary"]["transceivers"]
+        assert set(owners) == routes
+        assert min(owners.values()) >= 6, owners
+        if carries_for_all(0) and carries_for_all(1):
+            print(f"\n{placed} calls: owners {owners}, first audio {result['summary']['first_audio_ms']}")
+            return
+    pytest.fail(f"after {placed} calls: {[carried(relay) for relay in state['relays']]}")
+
+
+def test_a_relay_killed_and_replaced_ends_no_call(fleet: Fleet) -> None:
+    seconds = 10
+    with calling(fleet.url, "--count=20", f"--seconds={seconds}") as caller:
+        caller.wait_until_connected(20)
+        time.sleep(1)  # so that every call has sound; a gap is measured from there
+        os.kill(fleet.state()["relays"][0]["pid"], signal.SIGKILL)
+        result = caller.result()
+    gaps = sorted(gap["ms"] for call in result["calls"] for gap in call["gaps"])
+    print(f"\nrelay killed and replaced: gaps of 100 ms and more in 20 calls, ms: {gaps}")
+    for call in result["calls"]:
+        assert went_on(call, seconds), call
+        # A call that stayed silent would have a gap until its end.
+        assert all(gap["ms"] <= GAP_LIMIT_MS for gap in call["gaps"]), call["gaps"]
+    assert gaps, "no call went through the relay that was killed, so nothing was shown"
+
+
+def test_a_transceiver_killed_ends_its_calls_within_consent_time_and_no_other(fleet: Fleet) -> None:
+    seconds = 26
+    alive = 4  # the client asks for each call's path 2 s after it was made, and has it then
+    victim = fleet.state()["transceivers"][0]
+    with calling(fleet.url, "--count=8", f"--seconds={seconds}") as caller:
+        caller.wait_until_connected(8)
+        time.sleep(alive)
+        os.kill(victim["pid"], signal.SIGKILL)
+        result = caller.result()
+    route = f"1/{victim['pod_id']}/0"
+    ended = [call for call in result["calls"] if call["transceiver"] == route]
+    others = [call for call in result["calls"] if call["transceiver"] != route]
+    assert ended
+    assert others
+    print(f"\ntransceiver killed: its calls ended after {[round(call['seconds'] - alive, 1) for call in ended]} s")
+    for call in ended:
+        assert "the connection ended by itself" in call["wrong"][0]
+        # Six checks without an answer, 3 s apart, are what aiortc waits for.
+        assert call["seconds"] <= alive + 21
+    for call in others:
+        assert went_on(call, seconds), call
+        assert call["longest_gap_ms"] < 1000
+
+
+def test_new_calls_succeed_right_after_a_transceiver_was_killed(fleet: Fleet) -> None:
+    os.kill(fleet.state()["transceivers"][1]["pid"], signal.SIGKILL)
+    with calling(fleet.url, "--count=4", "--seconds=2") as caller:
+        result = caller.result()
+    assert all(went_on(call, 2) for call in result["calls"]), result["calls"]

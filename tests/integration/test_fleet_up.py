@@ -1,0 +1,166 @@
+"""`usher up` as a person uses it: it starts, says where it is, and leaves nothing behind."""
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.integration.fleet import Fleet, calling, is_running, running_fleet, wait_until
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def test_ready_means_that_a_call_succeeds_and_the_state_file_says_who_runs(tmp_path: Path) -> None:
+    with running_fleet(tmp_path, "--relays=2", "--transceivers=2") as fleet:
+        with calling(fleet.url, "--seconds=1.5") as caller:
+            result = caller.result()
+        assert result["status"] == 0, result
+        assert result["calls"][0]["events"][0] == "session.created"
+
+        state = fleet.state()
+        assert set(state) == {"http", "udp", "relays", "transceivers", "signaling"}
+        assert state["http"] == fleet.url
+        assert [set(relay) for relay in state["relays"]] == [{"pid", "admin"}] * 2
+        assert [set(each) for each in state["transceivers"]] == [{"pid", "admin", "pod_id"}] * 2
+        assert len(state["signaling"]) == 1
+        assert len({entry["pod_id"] for entry in state["transceivers"]}) == 2
+        assert stat.S_IMODE(fleet.state_file.stat().st_mode) == 0o600
+        for entry in (*state["relays"], *state["transceivers"], *state["signaling"]):
+            assert httpx.get(f"{entry['admin']}/readyz").status_code == 200
+            assert is_running(entry["pid"])
+        assert any(line.startswith("relay-2 | ") for line in fleet.log)
+        assert any(line.startswith("signaling | ") for line in fleet.log)
+    assert not fleet.state_file.exists()
+
+
+def test_kill_9_of_up_leaves_no_process(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path)
+    try:
+        fleet.wait_until_ready()
+        pids = fleet.pids()
+        assert len(pids) == 3
+        fleet.process.kill()
+        fleet.process.wait()
+        wait_until(lambda: not any(map(is_running, pids)), 3, "all children are gone")
+    finally:
+        fleet.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_sigterm_and_a_closed_terminal_end_it_like_ctrl_c(tmp_path: Path, number: signal.Signals) -> None:
+    fleet = Fleet(tmp_path)
+    try:
+        fleet.wait_until_ready()
+        pids = fleet.pids()
+        fleet.process.send_signal(number)
+        assert fleet.process.wait(timeout=3) == 0
+        assert not any(map(is_running, pids))
+    finally:
+        fleet.close()
+
+
+def test_ctrl_c_while_it_starts_leaves_no_process(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path)
+    try:
+        wait_until(lambda: any("relay-1 |" in line for line in fleet.log), 30, "the first relay starts")
+        assert fleet.interrupt() < 3
+        children = subprocess.run(["pgrep", "-f", f"leashed {fleet.process.pid} "], capture_output=True, check=False)
+        assert children.stdout == b""
+    finally:
+        fleet.close()
+
+
+def run_up(*flags: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "usher_cli", "up", *flags], capture_output=True, text=True, timeout=30, check=False
+    )
+
+
+def test_a_second_up_on_the_same_ports_says_so_and_disturbs_nothing(tmp_path: Path) -> None:
+    with running_fleet(tmp_path) as fleet:
+        udp = ":".join(map(str, fleet.udp))
+        for flags, said in (
+            (["--http=127.0.0.1:0", f"--udp={udp}"], f"usher: --udp {udp} can't be used: Address already in use"),
+            (["--udp=127.0.0.1:0", f"--http={fleet.url[7:]}"], f"usher: --http {fleet.url[7:]} can't be used"),
+        ):
+            second = run_up(*flags)
+            assert (second.returncode, second.stdout) == (2, "")
+            assert second.stderr.startswith(said)
+            assert second.stderr.count("\n") == 1
+        with calling(fleet.url, "--seconds=1") as caller:
+            assert caller.result()["status"] == 0
+
+
+def test_a_program_that_can_not_start_ends_up_with_its_reason() -> None:
+    done = run_up("--http=127.0.0.1:0", "--udp=127.0.0.1:0", "--backend=no-such-backend")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "transceiver-1 | usher" in done.stderr
+    assert "no-such-backend" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("usher: transceiver-1 does not start")
+
+
+def test_with_a_key_only_its_holder_may_call(tmp_path: Path) -> None:
+    with running_fleet(tmp_path, "--api-key=sesame") as fleet:
+        with calling(fleet.url, "--seconds=1") as caller:
+            result = caller.result()
+        assert result["status"] == 1
+        assert "the server wants another key" in result["calls"][0]["wrong"][0]
+        with calling(fleet.url, "--seconds=1", "--api-key=sesame") as caller:
+            assert caller.result()["status"] == 0
+        for pid in fleet.pids():
+            assert "sesame" not in Path(f"/proc/{pid}/cmdline").read_text()
+
+
+def test_what_dies_comes_back_under_the_same_address_with_a_new_pod_id(tmp_path: Path) -> None:
+    with running_fleet(tmp_path) as fleet:
+        before = fleet.state()
+        for kind in ("relays", "transceivers", "signaling"):
+            os.kill(before[kind][0]["pid"], signal.SIGKILL)
+        old = {entry["pid"] for kind in ("relays", "transceivers", "signaling") for entry in before[kind]}
+
+        def is_back() -> bool:
+            state = fleet.state()
+            entries = [entry for kind in ("relays", "transceivers", "signaling") for entry in state[kind]]
+            return len(entries) == 3 and not old & {entry["pid"] for entry in entries}
+
+        wait_until(is_back, 15, "all three are back")
+        after = fleet.state()
+        assert (after["http"], after["udp"]) == (before["http"], before["udp"])
+        assert after["transceivers"][0]["pod_id"] > before["transceivers"][0]["pod_id"]
+        wait_until(lambda: httpx.get(f"{fleet.url}/readyz").status_code == 200, 10, "signaling is ready")
+        with calling(fleet.url, "--seconds=1") as caller:
+            result = caller.result()
+        assert result["status"] == 0, result
+
+
+def test_a_parrot_says_it_back(tmp_path: Path) -> None:
+    with (
+        running_fleet(tmp_path, "--backend=parrot") as fleet,
+        calling(fleet.url, "--talk=1", "--seconds=5", f"--record={tmp_path / 'heard.wav'}") as caller,
+    ):
+        result = caller.result()
+        assert result["status"] == 0, result
+        call = result["calls"][0]
+        assert "input_audio_buffer.speech_stopped" in call["events"]
+        assert call["delay_ms"] is None or call["delay_ms"] > 1000
+        assert (tmp_path / "heard.wav").stat().st_size > 2 * 48_000
+
+
+def test_ports_and_keys_are_for_this_machine_only(tmp_path: Path) -> None:
+    with running_fleet(tmp_path) as fleet:
+        state = fleet.state()
+        for entry in (*state["relays"], *state["transceivers"], *state["signaling"]):
+            assert entry["admin"].startswith("http://127.0.0.1:")
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.settimeout(0.3)
+            probe.sendto(json.dumps({"not": "webrtc"}).encode(), fleet.udp)
+            with pytest.raises(TimeoutError):
+                probe.recv(2000)
