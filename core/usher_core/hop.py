@@ -142,9 +142,7 @@ def encode(outer: Outer, records: tuple[Record, ...], key: bytes) -> bytes:
         payload = record.payload
         if len(payload) > MAX_DATAGRAM:
             raise LocalError(f"a payload of {len(payload)} bytes does not fit a datagram")
-        header = _RECORD.pack(
-            len(payload), record.flags, path.listener, path.port, path.address, record.split_id
-        )
+        header = _RECORD.pack(len(payload), record.flags, path.listener, path.port, path.address, record.split_id)
         body += header + payload
         mac_input += header + payload[:covered]
     if OUTER_LENGTH + len(body) > MAX_DATAGRAM:
@@ -159,8 +157,8 @@ def parse(datagram: bytes) -> HopDatagram:
     """
     if len(datagram) < OVERHEAD:
         raise RemoteError("hop_length", f"a hop datagram has at least {OVERHEAD} bytes, this one {len(datagram)}")
-    (version, kind, flags, hops_left, cluster, pod, worker, key_id, time_ms, return_slot, mac) = (
-        _OUTER.unpack_from(datagram)
+    (version, kind, flags, hops_left, cluster, pod, worker, key_id, time_ms, return_slot, mac) = _OUTER.unpack_from(
+        datagram
     )
     if version != VERSION:
         raise RemoteError("hop_version", f"hop version {version} is not {VERSION}")
@@ -186,9 +184,7 @@ def parse(datagram: bytes) -> HopDatagram:
         path = ClientPath(address, port, listener)
         records.append(Record(path, datagram[start:stop], record_flags, split_id))
         offset = stop
-    outer = Outer(
-        hop_type, kind >= TO_CLIENT, cluster, pod, worker, key_id, time_ms, hops_left, return_slot, flags
-    )
+    outer = Outer(hop_type, kind >= TO_CLIENT, cluster, pod, worker, key_id, time_ms, hops_left, return_slot, flags)
     return HopDatagram(outer, tuple(records), mac, mac_input)
 
 

@@ -27,7 +27,9 @@ class Transceiver(BaseModel):
     worker: int = Field(default=0, ge=0, le=MAX_WORKER)
     udp: str = Field(description="IP:PORT of the hop socket")
     http: str = Field(default="", description="base URL of the internal API; relays do not need it")
-    placeable: bool = Field(default=True, description="whether new calls may be placed here; routing does not depend on it")
+    placeable: bool = Field(
+        default=True, description="whether new calls may be placed here; routing does not depend on it"
+    )
     region: str = Field(default="", max_length=64)
 
     @field_validator("udp")

@@ -14,6 +14,7 @@ import binascii
 import hashlib
 import hmac
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -192,7 +193,7 @@ def parse(datagram: bytes) -> StunMessage:
 def build(
     cls: StunClass,
     transaction_id: bytes,
-    attributes: list[tuple[int, bytes]],
+    attributes: Sequence[tuple[int, bytes]],
     password: bytes | None,
     *,
     fingerprint: bool = True,
@@ -209,9 +210,7 @@ def build(
         return _HEADER.pack(cls | BINDING, len(body) + extra, MAGIC_COOKIE, transaction_id)
 
     if password is not None:
-        body += _attribute(
-            Attribute.MESSAGE_INTEGRITY, hmac.digest(password, header(24) + body, hashlib.sha1)
-        )
+        body += _attribute(Attribute.MESSAGE_INTEGRITY, hmac.digest(password, header(24) + body, hashlib.sha1))
     if fingerprint:
         body += _attribute(Attribute.FINGERPRINT, _crc(header(8) + body).to_bytes(4))
     return header(0) + body
