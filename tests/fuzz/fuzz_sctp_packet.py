@@ -32,7 +32,8 @@ def one_input(data: bytes) -> None:
 def _with_true_checksum(data: bytes) -> bytes:
     """RFC 9260 section 6.8: CRC32c over the packet with a checksum of zero, least significant byte first."""
     packet = bytes(8) + bytes(4) + data[12:]
-    return packet[:8] + crc32c(packet).to_bytes(4, "little") + packet[12:]
+    checksum: int = crc32c(packet)
+    return packet[:8] + checksum.to_bytes(4, "little") + packet[12:]
 
 
 def _packet(*chunks: tuple[int, bytes]) -> bytes:

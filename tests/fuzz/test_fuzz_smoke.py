@@ -7,7 +7,7 @@ import pytest
 
 from tests.fuzz.run import START_S, fuzz, targets
 
-SECONDS = int(os.environ.get("USHER_FUZZ_SECONDS", "3"))
+SECONDS = int(os.environ.get("USHER_FUZZ_SECONDS", "2"))
 
 
 @pytest.mark.needs("atheris")
