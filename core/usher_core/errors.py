@@ -1,6 +1,6 @@
 """Errors that say whose fault they are.
 
-`RemoteError`: bytes from outside are wrong. It is expected, counted by its bounded `reason`, and never a traceback in a log.
+`RemoteError`: bytes from outside are wrong. It is expected, counted by its bounded `reason`, and never a traceback.
 `LocalError`: this program, its settings or its files are wrong. A person has to act, so the text says what to do.
 """
 
@@ -29,7 +29,7 @@ class RemoteError(UsherError):
     """A peer sent something that is not what the protocol allows.
 
     Args:
-        reason: a short constant such as ``stun_length``; it becomes a metric label, so it never holds data from outside.
+        reason: a short constant such as `stun_length`; it becomes a metric label, so it holds no data from outside.
         message: what was expected, for a person; it may quote the input, shortened.
     """
 

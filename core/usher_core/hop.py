@@ -204,6 +204,6 @@ def is_timely(sent_ms: int, now_ms: int) -> bool:
 
 
 def split(payload: bytes, room: int) -> tuple[bytes, bytes] | None:
-    """Cut a payload that exceeds `room` bytes in the middle, so that each half fits any later hop; None if it cannot fit."""
+    """Cut a payload in the middle, so that each half fits any later hop; None when half exceeds `room` bytes."""
     middle = (len(payload) + 1) // 2
     return (payload[:middle], payload[middle:]) if middle <= room else None

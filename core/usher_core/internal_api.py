@@ -1,6 +1,6 @@
 """Models of the internal API between signaling, operator and transceiver (design D19, docs/internal-api.md).
 
-HTTP and JSON under `/internal/v1`, `Authorization: Bearer <internal token>` on every request. Times are in ms unless said.
+HTTP and JSON under `/internal/v1`, `Authorization: Bearer <internal token>` on every request. Times are in ms.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The key file (version 1) and the key ring a program makes of it (docs/wire.md section 1).
 
-One file serves each program; it holds only what that program may know: a relay `ice`, `hop` and `store`, a transceiver the
-`ice` keys of its cluster and its `hop` key, signaling only `seal`.
+Each program has its own file with only what it may know: a relay `ice`, `hop` and `store`, a transceiver the `ice`
+keys of its cluster and its `hop` key, signaling only `seal`.
 
 States: `active` makes and opens, `accepted` only opens (before it becomes active, and after), `retired` does neither.
 Of several active keys the one with the latest `not_before` that has passed is used to make.

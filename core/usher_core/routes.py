@@ -1,6 +1,6 @@
 """The route table, and the file it can be read from.
 
-Relays need route → UDP address; signaling needs the HTTP address and whether new calls may be placed. One file serves both.
+Relays need route → UDP address; signaling the HTTP address and whether new calls may be placed. One file serves both.
 """
 
 from __future__ import annotations

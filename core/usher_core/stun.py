@@ -146,8 +146,24 @@ def parse(datagram: bytes) -> StunMessage:
         raise RemoteError("stun_cookie", "no magic cookie, or the first two bits are not zero")
     if length % 4 or HEADER_LENGTH + length != size:
         raise RemoteError("stun_length", f"the length field says {length}, the datagram holds {size - HEADER_LENGTH}")
+    attributes, integrity_offset = _parse_attributes(datagram)
+    unknown = tuple(kind for kind in attributes if kind < _MUST_KNOW_BELOW and kind not in _KNOWN)
+    method = (message_type & 0x000F) | (message_type & 0x00E0) >> 1 | (message_type & 0x3E00) >> 2
+    return StunMessage(
+        method,
+        StunClass(message_type & 0x0110),
+        transaction_id,
+        attributes,
+        unknown,
+        integrity_offset,
+        datagram,
+    )
+
+
+def _parse_attributes(datagram: bytes) -> tuple[dict[int, bytes], int | None]:
+    """Return the attributes that MESSAGE-INTEGRITY covers, and where it starts."""
+    size = len(datagram)
     attributes: dict[int, bytes] = {}
-    unknown: list[int] = []
     integrity_offset: int | None = None
     offset = HEADER_LENGTH
     while offset < size:
@@ -168,26 +184,15 @@ def parse(datagram: bytes) -> StunMessage:
         elif integrity_offset is None:
             if kind == Attribute.MESSAGE_INTEGRITY:
                 integrity_offset = offset
-            elif kind not in attributes:
+            else:
                 # RFC 8489 section 14: only the first occurrence counts.
-                attributes[kind] = datagram[start:stop]
-                if kind < _MUST_KNOW_BELOW and kind not in _KNOWN:
-                    unknown.append(kind)
+                attributes.setdefault(kind, datagram[start:stop])
         offset = stop + (-value_length) % 4
     if offset != size:
         raise RemoteError("stun_attribute", "the padding of the last attribute is cut off")
     if len(attributes.get(Attribute.USERNAME, b"")) > MAX_USERNAME:
         raise RemoteError("stun_attribute", f"USERNAME is longer than {MAX_USERNAME} bytes")
-    method = (message_type & 0x000F) | (message_type & 0x00E0) >> 1 | (message_type & 0x3E00) >> 2
-    return StunMessage(
-        method,
-        StunClass(message_type & 0x0110),
-        transaction_id,
-        attributes,
-        tuple(unknown),
-        integrity_offset,
-        datagram,
-    )
+    return attributes, integrity_offset
 
 
 def build(

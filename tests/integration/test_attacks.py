@@ -31,8 +31,8 @@ from usher_core.ids import ClientPath, pack_address
 from usher_core.rtp import is_rtcp
 
 VICTIM_SECONDS = 4.0
-LONGEST_GAP_S = 0.1
-"""The victim's audio may not show that anybody tried anything."""
+LONGEST_GAP_S = 0.2
+"""What a client that speaks may notice of a move there and back (docs/wire.md section 6)."""
 
 
 class RecordingProxy(UdpProxy):
