@@ -96,6 +96,7 @@ class MiniRelay:
         self.keep_down: Callable[[ClientPath, bytes], bool] = lambda _path, _payload: True
         self.rename: dict[tuple[str, int], tuple[str, int]] = {}
         self.swap_halves = False
+        self.sinks: dict[ClientPath, Callable[[bytes], None]] = {}
         self.tentative: set[tuple[str, int]] = set()
         self._split_id = 0
 
@@ -173,6 +174,9 @@ class MiniRelay:
         self.log.down.append((time.monotonic(), record.path, record.payload, record.flags))
         assert len(record.payload) <= 1200
         if not self.keep_down(record.path, record.payload):
+            return
+        if record.path in self.sinks:
+            self.sinks[record.path](record.payload)
             return
         address = (record.path.host, record.path.port)
         back = {new: old for old, new in self.rename.items()}
