@@ -1,5 +1,6 @@
 """Starts the whole system the way a person does: `usher up`."""
 
+import asyncio
 import json
 import os
 import select
@@ -12,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from playwright.async_api import Page
 
 READY_WITHIN_S = 30
 STOPPED_WITHIN_S = 10
@@ -50,6 +53,16 @@ def usher_up(folder: Path, *flags: str, key: str = "") -> Iterator[Stack]:
             except subprocess.TimeoutExpired:
                 up.kill()
                 raise
+
+
+async def end_on_server(page: Page, call_url: str, headers: dict[str, str] | None = None) -> str:
+    """Waits until the server says that the call has ended; returns the reason it gives."""
+    async with asyncio.timeout(5):
+        while True:
+            told = await (await page.request.get(call_url, headers=headers)).json()
+            if told["state"] == "ended":
+                return str(told["end_reason"])
+            await asyncio.sleep(0.02)
 
 
 def _ready_url(up: subprocess.Popen[bytes], log_file: Path) -> str:

@@ -67,10 +67,10 @@ async def test_a_blocked_microphone(launch: Launch, usher: Stack):
     await expect_problem(page, "The microphone is blocked", "Allow the microphone")
 
 
-async def test_an_insecure_address(page: Page, usher: Stack):
+async def test_an_insecure_address(page: Page, usher_with_key: Stack):
     async def from_usher(route: Route) -> None:
         path = route.request.url.removeprefix("http://usher.test")
-        await route.fulfill(response=await route.fetch(url=usher.url + path))
+        await route.fulfill(response=await route.fetch(url=usher_with_key.url + path))
 
     await page.route("http://usher.test/**", from_usher)
     await page.goto("http://usher.test/")

@@ -3,7 +3,7 @@ import { describeCall } from "./api.js";
 import { Call } from "./call.js";
 import { EventLog } from "./events.js";
 import { Level, loudness, Wave } from "./meters.js";
-import { missing } from "./problems.js";
+import { endingInWords, missing } from "./problems.js";
 import { StatsReader } from "./stats.js";
 import * as view from "./view.js";
 
@@ -124,10 +124,15 @@ class Visit {
     if (!told) return;
     const { path = {}, backend, timings } = told;
     if (path.relay && !this.#stats) view.showFact("relay", path.relay);
-    const owner = [path.cluster !== undefined && `cluster ${path.cluster}`, path.transceiver].filter(Boolean);
+    const owner = [path.cluster !== undefined && `cluster ${path.cluster}`, seat(path.transceiver)].filter(Boolean);
     if (owner.length) view.showFact("transceiver", owner.join("\n"));
     if (backend) view.showFact("backend", backend);
     if (timings) view.showServerTimings(timings);
+  }
+
+  async #explainEnd() {
+    const told = this.#call.url && (await describeCall(this.#call.url, this.#key));
+    if (told && document.body.dataset.phase === "left") view.showHint(endingInWords(told.end_reason));
   }
 
   #onUnsteady(unsteady) {
@@ -165,7 +170,14 @@ class Visit {
     log.note(problem ? `ended: ${problem.code ?? problem}` : byServer ? "the server ended the call" : "call ended");
     if (problem) fail(problem);
     onEnd();
+    if (byServer) this.#explainEnd();
   }
+}
+
+/** "CLUSTER/POD/WORKER" for people; anything else as it is. */
+function seat(route = "") {
+  const [, pod, worker] = route.match(/^\d+\/(\d+)\/(\d+)$/) ?? [];
+  return pod ? `pod ${pod}, worker ${worker}` : route;
 }
 
 function phaseAfter(problem, byServer) {

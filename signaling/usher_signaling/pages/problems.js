@@ -38,6 +38,19 @@ export function inWords(error) {
   return { title, advice, detail: problem.detail };
 }
 
+const ENDINGS = {
+  hangup: "Somebody ended the call at the server.",
+  max_age: "The call reached the longest time this server allows.",
+  idle: "Nothing was heard for a while, so the server ended the call.",
+  drain_deadline: "This part of the server is being renewed.",
+  shutdown: "This part of the server is being renewed.",
+  backend_ended: "The other side has hung up.",
+  backend_failed: "The voice agent behind the server failed.",
+};
+
+/** Why the server ended a call, in words; `reason` is `end_reason` of the call object. */
+export const endingInWords = (reason) => `${ENDINGS[reason] ?? "The server has hung up."} Press the button to call again.`;
+
 /** What getUserMedia threw, as a Problem (names: W3C Media Capture and Streams, section 10.2). */
 export function microphoneProblem(error) {
   const codes = { NotAllowedError: "microphone-blocked", SecurityError: "microphone-blocked", NotFoundError: "no-microphone", OverconstrainedError: "no-microphone" };

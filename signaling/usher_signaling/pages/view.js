@@ -32,6 +32,10 @@ export function showPhase(phase) {
   $("clock").hidden = phase !== "live";
 }
 
+export function showHint(text) {
+  $("hint").textContent = text;
+}
+
 export function showStatus(text) {
   $("status").textContent = text;
 }
