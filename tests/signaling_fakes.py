@@ -71,6 +71,7 @@ class FakeTransceiver:
     answer_delay: float = 0.0
     dead: bool = False
     broken: bool = False
+    refuses_token: bool = False
     sessions: dict[str, FakeSession] = field(default_factory=dict)
     created: list[CreateSession] = field(default_factory=list)
     closed_requests: list[str] = field(default_factory=list)
@@ -186,6 +187,8 @@ class Fleet(httpx.AsyncBaseTransport):
         fake.requests += 1
         if fake.dead:
             raise httpx.ConnectError("connection refused")
+        if fake.refuses_token:
+            return httpx.Response(401, json=error_answer("invalid_request_error", "invalid_token", "wrong token"))
         assert request.headers["authorization"] == f"Bearer {TOKEN}"
         return await self._transports[request.url.host].handle_async_request(request)
 

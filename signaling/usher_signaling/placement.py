@@ -4,7 +4,7 @@ Rules:
 * A transceiver's load is what it reported plus what we have placed there since: a burst must not pile up on the one
   that was empty a second ago.
 * Three are drawn at random and the emptiest takes the call. Replicas do not know of each other's calls; who all choose
-  "the emptiest" all choose the same one, who draw do not (docs/decisions, three choices).
+  "the emptiest" all choose the same one, who draw do not (docs/decisions/0004).
 * Never chosen: who is draining, or has not reported for `report_life` seconds.
 * Who is full is passed over; when all are, one that said so more than 100 ms ago is tried, since calls end without our
   knowing. Our own count only ranks: a transceiver admits atomically, so its word decides whether there is room.

@@ -207,6 +207,13 @@ async def test_an_answer_deadline_bounds_all_tries_together(tmp_path: Path) -> N
     assert all(asked.deadline_ms <= 100 for fake in fakes for asked in fake.created)
 
 
+async def test_a_transceiver_with_another_token_takes_no_call_and_its_words_stay_inside(tmp_path: Path) -> None:
+    async with signaling(tmp_path) as stack:
+        stack.fleet.transceivers[0].refuses_token = True
+        assert "token" not in assert_error(await place(stack.client), 503, "no_transceiver")["message"]
+        assert (await stack.client.get("/readyz")).status_code == 503
+
+
 async def test_an_owner_that_does_not_answer_is_said_so(tmp_path: Path) -> None:
     async with signaling(tmp_path) as stack:
         url = (await place(stack.client)).headers["location"]
