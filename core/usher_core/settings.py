@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -55,7 +56,9 @@ class ProgramSettings(BaseSettings):
         Raises LocalError that names the setting at fault.
         """
         try:
-            flags = CliSettingsSource[Self](cls, cli_prog_name=f"usher {cls.program}")
+            flags = CliSettingsSource[Self](
+                cls, cli_prog_name=f"usher {cls.program}", add_argument_method=_add_argument
+            )
             return CliApp.run(
                 cls, cli_args=list(arguments), cli_settings_source=flags, cli_cmd_method_name="ignored_method"
             )
@@ -64,6 +67,25 @@ class ProgramSettings(BaseSettings):
         except SettingsError as error:
             fault = str(error).removeprefix("error parsing CLI: ")
             raise LocalError(f"usher {cls.program}: {fault}", f"see `usher {cls.program} --help`") from None
+
+
+_VALUE_NAMES = {
+    "str": "TEXT",
+    "tuple[str,...]": "TEXT",
+    "int": "N",
+    "float": "N",
+    "Path": "FILE",
+    "SecretStr": "SECRET",
+}
+
+
+def _add_argument(parser: argparse.ArgumentParser, *names: str, **options: Any) -> argparse.Action:
+    """Add a flag whose help speaks of texts, numbers and files, not of Python types."""
+    if options.get("metavar") in _VALUE_NAMES:
+        options["metavar"] = _VALUE_NAMES[options["metavar"]]
+    if isinstance(options.get("help"), str):
+        options["help"] = options["help"].replace(" (default: None)", "").replace(" (default: ())", "")
+    return parser.add_argument(*names, **options)
 
 
 def announce(program: str, **facts: Any) -> str:
