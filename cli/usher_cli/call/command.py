@@ -49,6 +49,18 @@ MAX_SECONDS = 3600
     "--concurrency", type=click.IntRange(1, MAX_CONCURRENCY), help="Calls at a time.  [default: all, at most 200]"
 )
 @click.option(
+    "--load",
+    is_flag=True,
+    help="Most calls come from a light client that decodes nothing: for more calls than stock clients can make.",
+)
+@click.option(
+    "--full-every",
+    type=click.IntRange(1, MAX_COUNT),
+    default=20,
+    show_default=True,
+    help="With --load: one call in so many is a full one, whose sound is judged.",
+)
+@click.option(
     "--via",
     metavar="IP:PORT",
     help="Send media here and not to the addresses in the answer: through a proxy that drops packets, say.",
@@ -65,6 +77,8 @@ def call(  # noqa: PLR0913  (one parameter per flag)
     as_json: bool,
     count: int,
     concurrency: int | None,
+    load: bool,
+    full_every: int,
     via: str | None,
 ) -> NoReturn:
     """Place real calls at URL and report times, loss and what came back.
@@ -78,6 +92,8 @@ def call(  # noqa: PLR0913  (one parameter per flag)
 
     if wav is not None and talk is not None:
         raise LocalError("--wav and --talk exclude each other", "a file has its own length")
+    if load and (wav is not None or talk is not None):
+        raise LocalError("--load sends the tone without end", "leave out --wav and --talk")
     plan = Plan(
         url=url,
         api_key=api_key,
@@ -89,10 +105,19 @@ def call(  # noqa: PLR0913  (one parameter per flag)
         via=split_host_port(via) if via is not None else None,
     )
     started, cpu = time.monotonic(), time.process_time()
-    results = asyncio.run(place_calls(plan, report.progress))
+    load_report = None
+    if load:
+        from usher_cli.call.load import place_load  # noqa: PLC0415
+
+        results, load_report = asyncio.run(place_load(plan, full_every, report.progress))
+    else:
+        results = asyncio.run(place_calls(plan, report.progress))
     summary = result.summarise(results, time.monotonic() - started, time.process_time() - cpu)
     if as_json:
-        print(json.dumps(result.as_json(results, summary)))
+        print(json.dumps(result.as_json(results, summary, load_report)))
     else:
         print(report.text(results, summary))
-    sys.exit(0 if all(outcome.ok for outcome in results) else 1)
+        if load_report is not None:
+            print(report.load_text(load_report))
+    right = all(outcome.ok for outcome in results) and (load_report is None or load_report["ok"])
+    sys.exit(0 if right else 1)

@@ -47,6 +47,24 @@ def text(results: Sequence[CallResult], summary: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def load_text(load: dict[str, Any]) -> str:
+    """Return what the light calls saw, and whether this client kept up."""
+    lines = [
+        "",
+        f"{load['connected']} of {load['light_calls']} light calls connected",
+        f"{100 * load['received_share']:.2f} % of the packets towards them arrived",
+        *(f"  {count} x {fault}" for fault, count in load["wrong"].items()),
+    ]
+    lag = load["send_lag_ms"] or {"p99": 0.0, "max": 0.0}
+    lines.append(
+        f"this client: {100 * load['client_cpu_share']:.0f} % of a core, send lag p99 {lag['p99']:.1f} ms, "
+        f"max {lag['max']:.1f} ms"
+    )
+    if not load["client_has_head_room"]:
+        lines.append("this client was at its limit: its numbers say little about the server")
+    return "\n".join(lines)
+
+
 def _cell(value: Any) -> str:
     if value is None:
         return "-"

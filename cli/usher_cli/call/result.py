@@ -139,12 +139,12 @@ def summarise(results: Sequence[CallResult], elapsed_s: float, cpu_s: float) -> 
         "calls": len(results),
         "ok": sum(result.ok for result in results),
         "failed": sum(not result.ok for result in results),
-        "offer_answer_ms": _spread([result.offer_answer_ms for result in results]),
-        "ice_ms": _spread([result.ice_ms for result in results]),
-        "dtls_ms": _spread([result.dtls_ms for result in results]),
-        "first_audio_ms": _spread([result.first_audio_ms for result in results]),
-        "rtt_ms": _spread([result.rtt_ms for result in results]),
-        "delay_ms": _spread([result.delay_ms for result in results]),
+        "offer_answer_ms": spread([result.offer_answer_ms for result in results]),
+        "ice_ms": spread([result.ice_ms for result in results]),
+        "dtls_ms": spread([result.dtls_ms for result in results]),
+        "first_audio_ms": spread([result.first_audio_ms for result in results]),
+        "rtt_ms": spread([result.rtt_ms for result in results]),
+        "delay_ms": spread([result.delay_ms for result in results]),
         "received": sum(result.received for result in results),
         "lost": sum(result.lost for result in results),
         "longest_gap_ms": max(
@@ -157,9 +157,12 @@ def summarise(results: Sequence[CallResult], elapsed_s: float, cpu_s: float) -> 
     }
 
 
-def as_json(results: Sequence[CallResult], summary: dict[str, Any]) -> dict[str, Any]:
-    """Return the object that `--json` prints."""
-    return {"calls": [asdict(result) for result in results], "summary": summary}
+def as_json(
+    results: Sequence[CallResult], summary: dict[str, Any], load: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the object that `--json` prints; `load` is there with `--load` only."""
+    printed = {"calls": [asdict(result) for result in results], "summary": summary}
+    return printed if load is None else {**printed, "load": load}
 
 
 def _is_frequency(found: float | None, wanted: float) -> bool:
@@ -178,13 +181,13 @@ def _rounded(value: float | None, digits: int = 1) -> float | None:
     return None if value is None else round(value, digits)
 
 
-def _spread(values: Sequence[float | None]) -> dict[str, float] | None:
-    """Return median, 95th percentile (nearest rank) and maximum of what is known."""
+def spread(values: Sequence[float | None]) -> dict[str, float] | None:
+    """Return median, 95th and 99th percentile (nearest rank) and maximum of what is known; None for nothing."""
     known = sorted(value for value in values if value is not None)
     if not known:
         return None
 
     def rank(share: float) -> float:
-        return known[max(0, math.ceil(share * len(known)) - 1)]
+        return round(known[max(0, math.ceil(share * len(known)) - 1)], 2)
 
-    return {"p50": rank(0.5), "p95": rank(0.95), "max": known[-1]}
+    return {"p50": rank(0.5), "p95": rank(0.95), "p99": rank(0.99), "max": rank(1.0)}
