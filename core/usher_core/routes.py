@@ -102,4 +102,5 @@ def describe(error: ValidationError | RecursionError) -> str:
         return "it is nested too deeply"
     fault = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(str(part) for part in fault["loc"])
-    return f"{where}: {fault['msg']}" if where else str(fault["msg"])
+    what = str(fault["msg"]).removeprefix("Value error, ")
+    return f"{where}: {what}" if where else what

@@ -36,7 +36,7 @@ class Directory:
         table: where the transceivers stand.
         placement: the rules of the choice; it learns the loads.
         source: whom to ask.
-        interval, timeout: seconds between two rounds of questions, and for each answer.
+        timeout: seconds that an answer may take.
         now: monotonic seconds.
     """
 
@@ -45,14 +45,12 @@ class Directory:
         table: WatchedFile[RouteTable],
         placement: Placement,
         source: LoadSource,
-        interval: float,
         timeout: float,
         now: Callable[[], float],
     ) -> None:
         self._table = table
         self.placement = placement
         self._source = source
-        self._interval = interval
         self._timeout = timeout
         self._now = now
         self._questions = asyncio.Semaphore(MAX_QUESTIONS)
@@ -75,12 +73,6 @@ class Directory:
         """How many transceivers new calls could be placed at, full ones included."""
         now = self._now()
         return sum(self.placement.is_live(route, now) for route in self._placeable())
-
-    async def run(self) -> None:
-        """Read the route file again when it changes, and ask for loads, until cancelled."""
-        while True:
-            await asyncio.sleep(self._interval)
-            await self.refresh()
 
     async def refresh(self) -> None:
         """One round: the file, then every transceiver's load. Takes at most the time-out of a question or so."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from random import SystemRandom
 from time import monotonic
 
 import httpx
+import structlog
 
 from usher_core.errors import LocalError
 from usher_core.keys import newest_active, parse_key_file
@@ -24,6 +25,8 @@ from usher_signaling.placement import Placement
 from usher_signaling.settings import SignalingSettings
 from usher_signaling.transceiver_client import TransceiverClient
 from usher_signaling.watched_file import WatchedFile
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,9 @@ class Services:
     async def running(self) -> AsyncIterator[None]:
         """Keep files and loads fresh while the process serves."""
         await self.directory.refresh()
-        tasks = [asyncio.create_task(self.directory.run()), asyncio.create_task(self._watch_files())]
+        interval = self.settings.load_interval
+        rounds = (self.directory.refresh, self._refresh_files)
+        tasks = [asyncio.create_task(_repeat(interval, one_round)) for one_round in rounds]
         try:
             yield
         finally:
@@ -53,11 +58,9 @@ class Services:
             await asyncio.gather(*tasks, return_exceptions=True)
             await self.client.close()
 
-    async def _watch_files(self) -> None:
-        while True:
-            await asyncio.sleep(self.settings.load_interval)
-            for file in self.files:
-                await asyncio.to_thread(file.refresh)
+    async def _refresh_files(self) -> None:
+        for file in self.files:
+            await asyncio.to_thread(file.refresh)
 
 
 def build_services(
@@ -89,7 +92,6 @@ def build_services(
         # The draw guards nothing, but replicas must not share a seed.
         Placement(settings.load_life, SystemRandom()),
         client,
-        settings.load_interval,
         settings.load_timeout,
         monotonic,
     )
@@ -106,6 +108,16 @@ def build_services(
         calls=Calls(settings, directory, client, sealer, metrics, clock),
         files=tuple(files),
     )
+
+
+async def _repeat(interval: float, one_round: Callable[[], Awaitable[None]]) -> None:
+    """Do `one_round` every `interval` seconds. A round that fails is logged: the next one may do better."""
+    while True:
+        await asyncio.sleep(interval)
+        try:
+            await one_round()
+        except Exception:
+            log.exception("background round failed")
 
 
 def parse_token(text: str) -> str:

@@ -6,7 +6,7 @@ import string
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from usher_core.errors import RemoteError
@@ -22,6 +22,7 @@ from usher_signaling.placement import Placement
 
 SEALER = Sealer([SealKey(id=7, key=bytes(range(32)))])
 NONCE = bytes(12)
+BURSTS = settings(max_examples=settings().max_examples // 4)  # each example places 500 calls
 routes = st.builds(Route, st.integers(1, 0xFFFF), st.integers(0, 0xFFFF_FFFF), st.integers(0, 0xFF))
 session_ids = st.binary(min_size=8, max_size=8).map(bytes.hex)
 json_values = st.recursive(
@@ -58,6 +59,7 @@ class Fleet:
         return route
 
 
+@BURSTS
 @given(seed=st.integers(0, 2**32), answered=st.booleans())
 def test_a_burst_of_500_over_20_transceivers_ends_within_a_fifth_of_even(seed: int, *, answered: bool) -> None:
     """No load is reported during the burst: only what was placed here is known."""
@@ -68,6 +70,7 @@ def test_a_burst_of_500_over_20_transceivers_ends_within_a_fifth_of_even(seed: i
     assert max(fleet.placed.values()) <= 30
 
 
+@BURSTS
 @given(seed=st.integers(0, 2**32))
 def test_four_replicas_that_do_not_know_of_each_other_stay_within_two_fifths(seed: int) -> None:
     fleet = Fleet(20, 4, seed)
