@@ -31,7 +31,8 @@ SLOTS = 4
 CONNECT_LIMIT_S = 20.0
 MAX_LATE_S = 1.0
 """The sender skips ahead when it is later than this, and says so."""
-MIN_RECEIVED_SHARE = 0.98
+MIN_RETURNED_SHARE = 0.95
+"""An echo sends as many packets as it gets, but for the first moments."""
 MAX_CPU_SHARE = 0.8
 MAX_SEND_LAG_S = 0.02
 _READS_AT_ONCE = 16
@@ -198,6 +199,7 @@ async def _hang_up(api: CallsApi, calls: Sequence[LightCall]) -> None:
 def _report(calls: Sequence[LightCall], sending: Sending, usage: _Usage) -> dict[str, Any]:
     """Return the load report; times in ms. `client_has_head_room` False: the numbers speak of this client."""
     records = [call.client.record for call in calls if call.failed is None]
+    sent = sum(record.sent for record in records)
     received = sum(record.received for record in records)
     lost = sum(record.lost for record in records)
     lag = spread([1000 * value for value in sending.lags_s])
@@ -213,9 +215,9 @@ def _report(calls: Sequence[LightCall], sending: Sending, usage: _Usage) -> dict
         "dtls_ms": _spread_between((record.ice_at, record.dtls_at) for record in records),
         "first_packet_ms": _spread_between((call.offered_at, call.client.record.first_packet_at) for call in calls),
         "check_rtt_ms": spread([1000 * rtt for record in records for rtt in record.rtts_s]),
-        "sent": sum(record.sent for record in records),
+        "sent": sent,
         "received": received,
-        "received_share": round(received / (received + lost), 5) if received else 0.0,
+        "lost_share": round(lost / (received + lost), 5) if received else 1.0,
         "longest_gap_ms": spread([1000 * record.longest_gap_s for record in records if record.received]),
         "client_cpu_share": round(cpu_share, 2),
         "send_lag_ms": lag,
@@ -223,7 +225,7 @@ def _report(calls: Sequence[LightCall], sending: Sending, usage: _Usage) -> dict
         "client_has_head_room": bool(
             cpu_share < MAX_CPU_SHARE and lag is not None and lag["p99"] < 1000 * MAX_SEND_LAG_S and not sending.skipped
         ),
-        "ok": not wrong and (not calls or (received > 0 and received >= MIN_RECEIVED_SHARE * (received + lost))),
+        "ok": not wrong and (not calls or received >= MIN_RETURNED_SHARE * sent > 0),
     }
 
 

@@ -49,12 +49,9 @@ def text(results: Sequence[CallResult], summary: dict[str, Any]) -> str:
 
 def load_text(load: dict[str, Any]) -> str:
     """Return what the light calls saw, and whether this client kept up."""
-    lines = [
-        "",
-        f"{load['connected']} of {load['light_calls']} light calls connected",
-        f"{100 * load['received_share']:.2f} % of the packets towards them arrived",
-        *(f"  {count} x {fault}" for fault, count in load["wrong"].items()),
-    ]
+    lines = ["", f"{load['connected']} of {load['light_calls']} light calls connected"]
+    lines += [f"  {count} x {fault}" for fault, count in load["wrong"].items()]
+    lines.append(f"packets: {load['sent']} sent, {load['received']} came back, {100 * load['lost_share']:.2f} % lost")
     lag = load["send_lag_ms"] or {"p99": 0.0, "max": 0.0}
     lines.append(
         f"this client: {100 * load['client_cpu_share']:.0f} % of a core, send lag p99 {lag['p99']:.1f} ms, "
