@@ -25,7 +25,7 @@ class Drop(StrEnum):
     """No flow has this address, and nothing else tells whose it is."""
     SESSION_ENDED = "session_ended"
     """The transceiver said that it does not know this client (any more)."""
-    ROUTE_NOT_LIVE = "route_not_live"
+    NO_ROUTE = "no_route"
     """The pod that the ufrag or the flow names is not in the route table, or we have no socket of its family."""
     LIMIT_CLIENT = "limit_client"
     LIMIT_ADDRESS = "limit_address"

@@ -49,14 +49,14 @@ class _Relay:
     def __init__(self, settings: RelaySettings, engine: Engine) -> None:
         self._engine = engine
         self._routes = StaticFileRoutes(settings.routes_file)
-        self._keys = WatchedFile(settings.keys_file, parse_key_file, "key file", engine.set_keys)
+        self._keys = WatchedFile(settings.keys_file, parse_key_file, "key file")
         self._shutdown = Shutdown(settings.grace)
         self._phase = Phase.SERVING
         self._admin = Admin(
             engine,
             self._routes.status,
             lambda: self._phase is Phase.LEAVING,
-            relay_registry(engine, self._routes.status),
+            relay_registry(engine, {"routes": self._routes.status, "keys": self._keys.status}),
         )
         self._server = AdminServer(self._admin.app(), settings.admin)
 
@@ -68,7 +68,7 @@ class _Relay:
         self._engine.start()
         tasks = [
             asyncio.create_task(self._routes.run(self._engine.set_routes)),
-            asyncio.create_task(self._keys.watch(time.monotonic)),
+            asyncio.create_task(self._keys.watch(self._engine.set_keys)),
             asyncio.create_task(self._server.serve()),
         ]
         # What lives now lives for good; the collector need not look at it again while packets wait.

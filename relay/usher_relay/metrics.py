@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from usher_relay.engine.interface import Engine, Snapshot
-from usher_relay.routes.source import SourceStatus
+from usher_relay.source_status import SourceStatus
 
 
 class RelayCollector(Collector):
-    """Turns what engine and route source know into metrics."""
+    """Turns what engine and sources know into metrics; `sources` are `routes` and `keys`."""
 
-    def __init__(self, engine: Engine, routes: Callable[[], SourceStatus]) -> None:
+    def __init__(self, engine: Engine, sources: Mapping[str, Callable[[], SourceStatus]]) -> None:
         self._engine = engine
-        self._routes = routes
+        self._sources = sources
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics."""
@@ -25,7 +26,10 @@ class RelayCollector(Collector):
         yield InfoMetricFamily("usher_relay_engine", "Engine of the data path", {"engine": self._engine.name})
         yield from _traffic(snapshot)
         yield from _flows(snapshot)
-        yield from _routes(snapshot, self._routes())
+        yield from _routes(snapshot)
+        yield _keys(snapshot)
+        for name, source in self._sources.items():
+            yield from _source(name, source())
         yield from self._sockets()
         yield _gauge(
             "usher_relay_heartbeat_age_seconds", "Since the data thread last began a round", snapshot.heartbeat_age
@@ -46,10 +50,10 @@ class RelayCollector(Collector):
         yield from (receive, send, drops)
 
 
-def relay_registry(engine: Engine, routes: Callable[[], SourceStatus]) -> CollectorRegistry:
+def relay_registry(engine: Engine, sources: Mapping[str, Callable[[], SourceStatus]]) -> CollectorRegistry:
     """Return a registry of its own with the relay's metrics."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(RelayCollector(engine, routes))
+    registry.register(RelayCollector(engine, sources))
     return registry
 
 
@@ -95,16 +99,28 @@ def _flows(snapshot: Snapshot) -> Iterator[Metric]:
     yield from (flows, events)
 
 
-def _routes(snapshot: Snapshot, source: SourceStatus) -> Iterator[Metric]:
+def _routes(snapshot: Snapshot) -> Iterator[Metric]:
     yield _gauge("usher_relay_routes", "Transceivers in the route table", snapshot.routes)
     yield _gauge(
         "usher_relay_routes_unreachable",
         "Transceivers of an address family we have no socket for",
         snapshot.routes_unreachable,
     )
-    yield _gauge("usher_relay_route_source_up", "Whether the source of the route table is good now", not source.fault)
+
+
+def _source(name: str, source: SourceStatus) -> Iterator[Metric]:
+    yield _gauge(f"usher_relay_{name}_source_up", f"Whether the source of the {name} is good now", not source.fault)
     if source.age is not None:
-        yield _gauge("usher_relay_route_age_seconds", "Since the source of the route table was last good", source.age)
+        yield _gauge(f"usher_relay_{name}_age_seconds", f"Since the source of the {name} was last good", source.age)
+
+
+def _keys(snapshot: Snapshot) -> Metric:
+    keys = GaugeMetricFamily(
+        "usher_relay_keys", "Keys held, by list, id (ice: letter) and state", labels=("list", "id", "state")
+    )
+    for (key_list, key_id, state), count in Counter((key.list, key.id, key.state) for key in snapshot.keys).items():
+        keys.add_metric((key_list, key_id, state), count)
+    return keys
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

@@ -67,21 +67,33 @@ class LiveRoute:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldKey:
+    """A key that a relay holds, without the key: whoever rotates keys waits until all relays report the new one."""
+
+    list: Literal["ice", "hop"]
+    id: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
 class RelayKeys:
     """The keys of a relay, ready for use. `hop` holds those of the local scope by id."""
 
     ice: IceKeyRing
     hop: dict[int, HopKey] = field(repr=False)
+    held: tuple[HeldKey, ...]
 
     @classmethod
     def of(cls, file: KeyFile, scope: Literal["local"] = "local") -> RelayKeys:
         """Take from a key file what a relay needs. Raises LocalError when it holds no usable keys."""
-        keys = cls(IceKeyRing(file.ice), index_by_id(key for key in file.hop if key.scope == scope))
-        if not file.ice or not keys.hop:
+        held = [HeldKey("ice", key.letter, key.state) for key in file.ice]
+        held += [HeldKey("hop", str(key.id), key.state) for key in file.hop]
+        hop = index_by_id(key for key in file.hop if key.scope == scope)
+        if not file.ice or not hop:
             raise LocalError(
                 "a relay needs at least one ice key and one local hop key", "make a file with `usher keys new`"
             )
-        return keys
+        return cls(IceKeyRing(file.ice), hop, tuple(held))
 
 
 class RelayState:

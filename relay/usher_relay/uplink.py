@@ -147,7 +147,7 @@ class Uplink:
             return Drop.SESSION_ENDED
         route = self._state.routes.get(flow.route)
         if route is None:
-            return Drop.ROUTE_NOT_LIVE
+            return Drop.NO_ROUTE
         if not self._flow_may(batch, flow):
             return Drop.LIMIT_CLIENT
         if message.cls is StunClass.REQUEST and len(datagram) > route.room:
@@ -168,7 +168,7 @@ class Uplink:
         name = route_bytes(opened.route)
         route = state.routes.get(name)
         if route is None:
-            return Drop.ROUTE_NOT_LIVE
+            return Drop.NO_ROUTE
         if not self._address_may(batch, path_key):
             return Drop.LIMIT_ADDRESS
         if not self._may_check(batch.now, path_key, name, ufrag):
@@ -188,7 +188,7 @@ class Uplink:
         if not routes:
             if flow is None:
                 return Drop.UNKNOWN_ADDRESS
-            return Drop.SESSION_ENDED if flow.ended else Drop.ROUTE_NOT_LIVE
+            return Drop.SESSION_ENDED if flow.ended else Drop.NO_ROUTE
         if not state.tentative_by_client.allow(path_key, batch.now) or not state.tentative.allow(b"", batch.now):
             return Drop.LIMIT_TENTATIVE
         state.remember_local(path_key, local)

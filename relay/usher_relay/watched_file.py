@@ -3,13 +3,14 @@
 Rules:
 * Changed means another inode, size or time of change: so a file that was written over, renamed into place, or swapped
   by a symbolic link (as Kubernetes does for ConfigMaps and Secrets) is seen alike.
-* A half-written file is broken for a moment; it is read again at the next look, because its time then changes.
+* File systems tell times apart by some milliseconds only, so a file that changed within the last second is read again.
 * One log line per change of state, not per look.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -17,11 +18,13 @@ from typing import Generic, TypeVar
 import structlog
 
 from usher_core.errors import LocalError
+from usher_relay.source_status import SourceStatus
 
 log = structlog.get_logger()
 
 ContentT = TypeVar("ContentT")
 LOOK_EVERY = 0.1
+SETTLED_AFTER = 1.0
 MAX_SIZE = 64 << 20
 
 
@@ -32,64 +35,62 @@ class WatchedFile(Generic[ContentT]):
         path: where it is.
         parse: turns its text into content; raises LocalError when it is wrong.
         what: its name in the log, such as "route file".
-        accept: takes new content; may raise LocalError when it is of no use.
     """
 
-    def __init__(
-        self, path: Path, parse: Callable[[str], ContentT], what: str, accept: Callable[[ContentT], None]
-    ) -> None:
+    def __init__(self, path: Path, parse: Callable[[str], ContentT], what: str) -> None:
         self._path = path
         self._parse = parse
         self._what = what
-        self._accept = accept
         self._seen: tuple[int, int, int] | None = None
+        self._text: str | None = None
         self._good_at: float | None = None
-        self.fault = ""
+        self._fault = ""
 
-    @property
-    def loaded(self) -> bool:
-        """Whether it was good at least once."""
-        return self._good_at is not None
+    def status(self) -> SourceStatus:
+        """Return how the file is."""
+        age = None if self._good_at is None else max(0.0, time.monotonic() - self._good_at)
+        return SourceStatus(str(self._path), self._good_at is not None, age, self._fault)
 
-    def age(self, now: float) -> float | None:
-        """Return the seconds since it was last good, None when it never was. `now` is monotonic."""
-        return None if self._good_at is None else max(0.0, now - self._good_at)
+    async def watch(self, accept: Callable[[ContentT], None]) -> None:
+        """Look every 0.1 s and give new content to `accept`, until cancelled.
 
-    def look(self, now: float) -> None:
-        """Read the file if it changed."""
+        `accept` may raise LocalError when the content is of no use.
+        """
+        while True:
+            self.look(accept)
+            await asyncio.sleep(LOOK_EVERY)
+
+    def look(self, accept: Callable[[ContentT], None]) -> None:
+        """Read the file if it may have changed."""
         try:
             stat = self._path.stat()
             seen = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
             if seen != self._seen:
-                self._read(stat.st_size)
-                self._seen = seen
-        except (OSError, UnicodeDecodeError) as error:
+                self._seen = seen if time.time() - stat.st_mtime > SETTLED_AFTER else None
+                self._read(stat.st_size, accept)
+        except OSError as error:
             self._seen = None
-            reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
-            self._report(f"cannot read {self._path}: {reason}")
+            self._lost(f"cannot read {self._path}: {error.strerror}")
+        except UnicodeDecodeError:
+            self._lost(f"{self._path} is no UTF-8 text")
         except LocalError as error:
-            self._seen = seen
-            self._report(str(error))
-        else:
-            if not self.fault:
-                self._good_at = now
+            self._lost(str(error))
+        if not self._fault:
+            self._good_at = time.monotonic()
 
-    async def watch(self, clock: Callable[[], float]) -> None:
-        """Look every 0.1 s, until cancelled."""
-        while True:
-            self.look(clock())
-            await asyncio.sleep(LOOK_EVERY)
-
-    def _read(self, size: int) -> None:
+    def _read(self, size: int, accept: Callable[[ContentT], None]) -> None:
         if size > MAX_SIZE:
             raise LocalError(f"{self._path} has {size} bytes, more than {MAX_SIZE}")
-        self._accept(self._parse(self._path.read_text(encoding="utf-8")))
-        log.info("file read", what=self._what, path=str(self._path))
-        self.fault = ""
+        text = self._path.read_text(encoding="utf-8")
+        if text != self._text or self._fault:
+            accept(self._parse(text))
+            log.info("file read", what=self._what, path=str(self._path))
+        self._text = text
+        self._fault = ""
 
-    def _report(self, fault: str) -> None:
-        if fault == self.fault:
+    def _lost(self, fault: str) -> None:
+        if fault == self._fault:
             return
-        self.fault = fault
-        keeps = "the last good one stays in use" if self.loaded else "waiting for it"
+        self._fault = fault
+        keeps = "the last good one stays in use" if self._good_at is not None else "waiting for it"
         log.error("file lost", what=self._what, error=fault, now=keeps)

@@ -395,7 +395,7 @@ def test_6_a_ufrag_of_a_pod_that_is_gone_is_dropped() -> None:
     rig.set_routes(POD_A)
     assert rig.send(CLIENT, session(POD_B).check()) == []
     assert rig.flows == 0
-    assert rig.drops == {Drop.ROUTE_NOT_LIVE: 1}
+    assert rig.drops == {Drop.NO_ROUTE: 1}
 
 
 def test_6_a_flow_of_a_pod_that_is_gone_is_not_forwarded_anywhere() -> None:
@@ -403,7 +403,7 @@ def test_6_a_flow_of_a_pod_that_is_gone_is_not_forwarded_anywhere() -> None:
     rig.connect(CLIENT, session(POD_B))
     rig.set_routes(POD_A)
     assert rig.send(CLIENT, DTLS, rtp(1), INDICATION) == []
-    assert rig.drops == {Drop.ROUTE_NOT_LIVE: 3}
+    assert rig.drops == {Drop.NO_ROUTE: 3}
 
 
 def test_6_a_route_that_comes_back_has_its_flows_again() -> None:

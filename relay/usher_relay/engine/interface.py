@@ -9,7 +9,7 @@ from usher_core.keys import KeyFile
 from usher_core.routes import RouteTable
 from usher_relay.counters import Counters
 from usher_relay.listeners import Listener
-from usher_relay.state import Limits
+from usher_relay.state import HeldKey, Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,7 @@ class Snapshot:
     flows_on_probation: int
     routes: int
     routes_unreachable: int
+    keys: tuple[HeldKey, ...]
     heartbeat_age: float
     idle: float
 

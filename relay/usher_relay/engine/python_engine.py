@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from copy import deepcopy
 from queue import Empty, SimpleQueue
 from typing import TypeVar
@@ -51,17 +51,21 @@ class PythonEngine:
 
     def __init__(self, config: EngineConfig, keys: KeyFile) -> None:
         ring = RelayKeys.of(keys)
-        self._upstream = UpstreamSocket(config.upstream, config.receive_buffer, config.send_buffer, config.hop_mtu)
-        self._listeners = [
-            ListenSocket(listener, config.receive_buffer, config.send_buffer) for listener in config.listeners
-        ]
-        self._sockets: list[ListenSocket | UpstreamSocket] = [*self._listeners, self._upstream]
+        buffers = config.receive_buffer, config.send_buffer
+        with ExitStack() as opened:  # closes what is open already when a later one fails
+            self._upstream = UpstreamSocket(config.upstream, *buffers, config.hop_mtu)
+            opened.enter_context(self._upstream.socket)
+            self._listeners: list[ListenSocket] = []
+            for listener in config.listeners:
+                self._listeners.append(ListenSocket(listener, *buffers))
+                opened.enter_context(self._listeners[-1].socket)
+            self._wake_receiver, self._wake_sender = map(opened.enter_context, socket.socketpair())
+            self._opened = opened.pop_all()
         self._by_id = {sock.listener.id.to_bytes(2): sock for sock in self._listeners}
         self._forwarder = Forwarder(config.limits, (sock.listener.id for sock in self._listeners), ring)
         self._routes_by_address: dict[Endpoint, LiveRoute] = {}
         self._unreachable = 0
         self._requests: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._wake_receiver, self._wake_sender = socket.socketpair()
         self._wake_receiver.setblocking(False)
         self._wake_sender.setblocking(False)
         self._stopping = False
@@ -128,13 +132,14 @@ class PythonEngine:
             flows_on_probation=on_probation,
             routes=len(state.routes),
             routes_unreachable=self._unreachable,
+            keys=state.keys.held,
             heartbeat_age=now - self._heartbeat,
             idle=now - state.flows.last_life,
         )
 
     def sockets(self) -> list[SocketStatus]:
         """See `interface.Engine`."""
-        return [status(sock) for sock in self._sockets]
+        return [*map(status, self._listeners), status(self._upstream)]
 
     def flows(self, limit: int) -> list[FlowView]:
         """See `interface.Engine`."""
@@ -149,10 +154,7 @@ class PythonEngine:
         self._request(self._stop)
         if self._thread.is_alive():
             self._thread.join(timeout=ANSWER_WITHIN)
-        for sock in self._sockets:
-            sock.socket.close()
-        self._wake_sender.close()
-        self._wake_receiver.close()
+        self._opened.close()
 
     # From here on: the data thread.
 

@@ -3,24 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from usher_core.routes import RouteTable
-
-
-@dataclass(frozen=True, slots=True)
-class SourceStatus:
-    """How a source is.
-
-    `loaded`: it has given a table at least once. `age`: seconds since it was last known to be good (0 or a little more
-    while it is), None before the first time. `fault`: what is wrong now, or "".
-    """
-
-    name: str
-    loaded: bool
-    age: float | None
-    fault: str
+from usher_relay.source_status import SourceStatus
 
 
 class RouteSource(Protocol):

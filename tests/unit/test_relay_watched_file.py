@@ -1,0 +1,158 @@
+"""A file that is read again when it changes; what was good stays."""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from usher_core.errors import LocalError
+from usher_relay.watched_file import WatchedFile
+
+
+def parse(text: str) -> int:
+    if not text.isdigit():
+        raise LocalError(f"{text!r} is no number")
+    return int(text)
+
+
+class Watch:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.got: list[int] = []
+        self.file = WatchedFile(path, parse, "test file")
+
+    def look(self) -> list[int]:
+        self.file.look(self.got.append)
+        return self.got
+
+    def write(self, text: str, *, settled: bool = True) -> None:
+        self.path.write_text(text)
+        if settled:
+            self.age()
+
+    def age(self) -> None:
+        """Make the file look as if it had been written a while ago."""
+        stat = self.path.stat()
+        os.utime(self.path, ns=(stat.st_atime_ns, stat.st_mtime_ns - 5_000_000_000))
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> Watch:
+    return Watch(tmp_path / "file")
+
+
+@pytest.fixture
+def lines() -> Iterator[list[Any]]:
+    with structlog.testing.capture_logs() as captured:
+        yield captured
+
+
+def test_new_content_is_given_once(watch: Watch) -> None:
+    watch.write("1")
+    assert watch.look() == [1]
+    assert watch.look() == [1]
+    watch.write("22")
+    assert watch.look() == [1, 22]
+
+
+def test_content_of_the_same_length_is_new_content(watch: Watch) -> None:
+    watch.write("1", settled=False)
+    watch.look()
+    watch.write("2", settled=False)
+    assert watch.look() == [1, 2]
+
+
+def test_a_change_within_the_resolution_of_file_times_is_seen(watch: Watch) -> None:
+    watch.write("1", settled=False)
+    before = watch.path.stat()
+    watch.look()
+    watch.write("2", settled=False)
+    os.utime(watch.path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert watch.look() == [1, 2]
+
+
+def test_a_file_renamed_into_place_is_seen(watch: Watch) -> None:
+    watch.write("1")
+    watch.look()
+    other = watch.path.with_name("new")
+    other.write_text("2")
+    other.replace(watch.path)
+    assert watch.look() == [1, 2]
+
+
+def test_a_swapped_symbolic_link_is_seen(tmp_path: Path) -> None:
+    # Kubernetes updates a mounted ConfigMap so.
+    for name, text in (("old", "1"), ("new", "2")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(text)
+    (tmp_path / "data").symlink_to("old")
+    watch = Watch(tmp_path / "data" / "file")
+    watch.look()
+    (tmp_path / "next").symlink_to("new")
+    (tmp_path / "next").replace(tmp_path / "data")
+    assert watch.look() == [1, 2]
+
+
+def test_what_was_good_stays_when_the_file_is_lost_and_its_age_grows(watch: Watch, lines: list[Any]) -> None:
+    watch.write("1")
+    watch.look()
+    watch.path.unlink()
+    for _ in range(3):
+        watch.look()
+    status = watch.file.status()
+    assert status.loaded
+    assert "No such file" in status.fault
+    assert status.age is not None
+    time.sleep(0.02)
+    later = watch.file.status().age
+    assert later is not None
+    assert later > status.age
+    assert [line["event"] for line in lines] == ["file read", "file lost"], "one line per change of state"
+    watch.write("1")
+    watch.look()
+    assert watch.file.status().fault == ""
+    assert [line["event"] for line in lines] == ["file read", "file lost", "file read"]
+
+
+def test_what_was_good_stays_when_the_file_is_broken(watch: Watch, lines: list[Any]) -> None:
+    watch.write("1")
+    watch.look()
+    watch.write("half a")
+    assert watch.look() == [1]
+    assert watch.look() == [1]
+    assert "no number" in watch.file.status().fault
+    watch.write("3")
+    assert watch.look() == [1, 3]
+    assert [line["event"] for line in lines] == ["file read", "file lost", "file read"]
+
+
+def test_a_file_that_is_no_text_is_broken(watch: Watch) -> None:
+    watch.path.write_bytes(b"\xff\xfe")
+    assert watch.look() == []
+    assert "UTF-8" in watch.file.status().fault
+
+
+def test_content_that_its_user_refuses_is_broken(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("1")
+
+    def refuse(_content: int) -> None:
+        raise LocalError("of no use")
+
+    file = WatchedFile(tmp_path / "file", parse, "test file")
+    file.look(refuse)
+    assert file.status().fault == "of no use"
+    assert not file.status().loaded
+
+
+def test_a_file_that_never_was_is_waited_for(watch: Watch, lines: list[Any]) -> None:
+    watch.look()
+    status = watch.file.status()
+    assert (status.loaded, status.age) == (False, None)
+    assert lines[0]["now"] == "waiting for it"
+    watch.write("1")
+    assert watch.look() == [1]
+    assert watch.file.status().age == pytest.approx(0, abs=1)
