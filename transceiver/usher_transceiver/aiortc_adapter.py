@@ -22,7 +22,7 @@ from aiortc.rtcsctptransport import RTCSctpCapabilities, RTCSctpTransport, SackC
 
 from usher_core.errors import RemoteError
 from usher_transceiver.dtls import MTU
-from usher_transceiver.sctp_guard import DataChunk, check_packet
+from usher_transceiver.sctp_guard import MAX_GAP, DataChunk, check_packet
 
 LOCAL_SCTP_PORT = 5000
 MAX_MESSAGE_SIZE = 262_144
@@ -127,6 +127,12 @@ class DataChannels:
         sctp = self._sctp
         if sctp._advertised_rwnd < -MAX_OVERDRAFT:
             raise RemoteError("sctp_abuse", "the client ignores the window it was given")
+        if sctp._last_received_tsn is None:
+            raise RemoteError("sctp_malformed", "data before there is an association")
+        ahead = (chunk.tsn - sctp._last_received_tsn) & 0xFFFF_FFFF
+        if MAX_GAP < ahead < 1 << 31:
+            # A SACK has 16 bits to say how far ahead a gap is.
+            raise RemoteError("sctp_malformed", "data from far beyond any window")
         stream = sctp._inbound_streams.get(chunk.stream)
         too_many_streams = stream is None and len(sctp._inbound_streams) >= MAX_STREAMS
         too_many_fragments = stream is not None and len(stream.reassembly) >= MAX_FRAGMENTS

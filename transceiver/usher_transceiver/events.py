@@ -143,6 +143,11 @@ class EventHub:
 
     # Observers
 
+    @property
+    def observers(self) -> int:
+        """How many look on."""
+        return len(self._observers)
+
     def observe(self, observer: Observer) -> bool:
         """Let somebody look on from now on; False when too many do."""
         if len(self._observers) >= MAX_OBSERVERS:

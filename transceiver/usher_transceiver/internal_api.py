@@ -101,7 +101,8 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(_request: Request, error: HTTPException) -> Response:
-        return _error(error.status_code, "not_found" if error.status_code == 404 else "http", str(error.detail))
+        codes = {400: "invalid_request", 404: "not_found", 405: "method_not_allowed"}
+        return _error(error.status_code, codes.get(error.status_code, "http"), str(error.detail))
 
 
 def _add_probes(app: FastAPI, metrics: CollectorRegistry, is_live: Callable[[], bool]) -> None:

@@ -1,0 +1,244 @@
+"""The internal API: admission, idempotence, errors, drain, observers, probes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from tests.raw_client import RawClient
+from tests.transceiver_rig import TOKEN, Rig, rig, until
+from usher_core.internal_api import BASE_PATH, ErrorAnswer
+from usher_transceiver.http_guard import MAX_BODY
+
+OFFERS = Path(__file__).parents[1] / "vectors" / "offers"
+
+
+def offer(name: str = "chromium") -> str:
+    return (OFFERS / f"{name}.sdp").read_bytes().decode()
+
+
+def assert_error(answer: httpx.Response, status: int, code: str) -> ErrorAnswer:
+    assert answer.status_code == status, answer.text
+    parsed = ErrorAnswer.model_validate_json(answer.text)
+    assert parsed.error.code == code
+    return parsed
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in OFFERS.glob("*.sdp")))
+async def test_every_stored_offer_of_a_real_client_gets_a_session(tmp_path: Path, name: str) -> None:
+    async with rig(tmp_path) as running:
+        created = await running.create(offer(name))
+        assert created["answer"].startswith("v=0\r\n")
+        assert f"a=ice-ufrag:{created['ufrag']}\r\n" in created["answer"]
+        assert created["load"] == {"sessions": 1, "max_sessions": 100, "draining": False, "accepts": True}
+
+
+async def test_a_hundred_creates_at_once_never_exceed_the_limit(tmp_path: Path) -> None:
+    async with rig(tmp_path, max_sessions=40) as running:
+        bodies = [running.body(offer()) for _ in range(100)]
+        answers = await asyncio.gather(*(running.post("/sessions", body) for body in bodies))
+        assert sorted({answer.status_code for answer in answers}) == [201, 503]
+        assert sum(answer.status_code == 201 for answer in answers) == 40
+        refused = next(answer for answer in answers if answer.status_code == 503)
+        assert_error(refused, 503, "full")
+        assert refused.headers["retry-after"] == "1"
+        assert len(running.transceiver.sessions) == 40
+        assert len({answer.json()["ufrag"] for answer in answers if answer.status_code == 201}) == 40
+        one = next(answer.json()["session_id"] for answer in answers if answer.status_code == 201)
+        await running.http.delete(f"{BASE_PATH}/sessions/{one}")
+        assert (await running.post("/sessions", running.body(offer()))).status_code == 201
+
+
+async def test_a_request_id_gets_the_same_answer_also_when_full(tmp_path: Path) -> None:
+    async with rig(tmp_path, max_sessions=1) as running:
+        body = running.body(offer())
+        first, second = await running.post("/sessions", body), await running.post("/sessions", body)
+        assert first.json() == second.json()
+        assert len(running.transceiver.sessions) == 1
+
+
+async def test_a_request_that_was_closed_makes_no_session_before_or_after(tmp_path: Path) -> None:
+    async with rig(tmp_path) as running:
+        body = running.body(offer())
+        created = (await running.post("/sessions", body)).json()
+        url = f"{BASE_PATH}/requests/{body['request_id']}"
+        ended = await running.http.delete(url)
+        assert ended.json() == {"session_id": created["session_id"], "reason": "hangup"}
+        assert_error(await running.http.delete(url), 404, "unknown_request")
+        assert_error(await running.post("/sessions", body), 409, "request_closed")
+        late = running.body(offer())
+        assert_error(await running.http.delete(f"{BASE_PATH}/requests/{late['request_id']}"), 404, "unknown_request")
+        assert_error(await running.post("/sessions", late), 409, "request_closed")
+        assert len(running.transceiver.sessions) == 0
+
+
+async def test_drain_refuses_creates_and_undrain_takes_them_again(tmp_path: Path) -> None:
+    async with rig(tmp_path) as running:
+        client = RawClient(running, 2000)
+        session = await client.create()
+        assert (await running.post("/drain")).json()["accepts"] is False
+        assert_error(await running.post("/sessions", running.body(offer())), 503, "draining")
+        await client.connect()
+        assert session.state == "connected"
+        assert (await running.http.get("/readyz")).status_code == 200
+        assert (await running.post("/undrain")).json()["accepts"] is True
+        await running.create(offer())
+
+
+async def test_a_session_can_be_looked_at_for_a_while_after_its_end(tmp_path: Path) -> None:
+    async with rig(tmp_path) as running:
+        created = await running.create(offer(), tenant="acme")
+        url = f"{BASE_PATH}/sessions/{created['session_id']}"
+        alive = (await running.http.get(url)).json()
+        assert (alive["state"], alive["tenant"], alive["backend"]) == ("new", "acme", "echo")
+        for _ in range(2):
+            assert (await running.http.delete(url)).json()["reason"] == "hangup"
+        gone = (await running.http.get(url)).json()
+        assert (gone["state"], gone["end_reason"]) == ("ended", "hangup")
+        assert_error(await running.post(f"/sessions/{created['session_id']}/trickle", {}), 404, "unknown_session")
+        for method in ("GET", "DELETE"):
+            missing = await running.http.request(method, f"{BASE_PATH}/sessions/{'0' * 16}")
+            assert_error(missing, 404, "unknown_session")
+
+
+@pytest.mark.parametrize(
+    "change,status,code,param",
+    [
+        ({"offer": "nonsense"}, 400, "bad_sdp", None),
+        ({"offer": "x" * 70_000}, 400, "invalid_request", "offer"),
+        ({"request_id": "short"}, 400, "invalid_request", "request_id"),
+        ({"surprise": 1}, 400, "invalid_request", "surprise"),
+        ({"advertise": []}, 400, "invalid_request", "advertise"),
+        ({"advertise": [{"listener": 1, "host": "example.com", "port": 1}]}, 400, "bad_advertise", None),
+        ({"backend": "no-such"}, 404, "unknown_backend", "backend"),
+    ],
+)
+async def test_a_create_that_is_wrong_is_refused_in_words(
+    tmp_path: Path, change: dict[str, Any], status: int, code: str, param: str | None
+) -> None:
+    async with rig(tmp_path) as running:
+        answer = await running.post("/sessions", running.body(offer()) | change)
+        assert assert_error(answer, status, code).error.param == param
+        assert len(running.transceiver.sessions) == 0
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b"null", b"\xff"])
+async def test_what_is_no_json_object_is_refused(tmp_path: Path, body: bytes) -> None:
+    async with rig(tmp_path) as running:
+        answer = await running.http.post(
+            f"{BASE_PATH}/sessions", content=body, headers={"Content-Type": "application/json"}
+        )
+        assert_error(answer, 400, "invalid_request")
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_an_endless_body_is_cut(tmp_path: Path, chunked: bool) -> None:
+    async def chunks() -> Any:
+        for _ in range(MAX_BODY // 65_536 + 2):
+            yield bytes(65_536)
+
+    async with rig(tmp_path) as running:
+        content = chunks() if chunked else bytes(MAX_BODY + 1)
+        answer = await running.http.post(f"{BASE_PATH}/sessions", content=content)
+        assert answer.status_code in (400, 413)
+        assert len(running.transceiver.sessions) == 0
+
+
+@pytest.mark.parametrize("given", [None, "", "Bearer", "Bearer wrong", f"bearer {TOKEN}", f"Bearer {TOKEN}x", TOKEN])
+async def test_without_the_token_there_is_no_internal_api(tmp_path: Path, given: str | None) -> None:
+    async with rig(tmp_path) as running:
+        headers = {} if given is None else {"Authorization": given}
+        async with httpx.AsyncClient(base_url=running.transceiver.http, trust_env=False) as stranger:
+            for method, path in (("POST", "/sessions"), ("GET", "/load"), ("POST", "/drain"), ("GET", "/nothing")):
+                answer = await stranger.request(method, BASE_PATH + path, headers=headers)
+                assert_error(answer, 401, "invalid_token")
+            for path in ("/livez", "/readyz", "/metrics"):
+                assert (await stranger.get(path)).status_code == 200
+
+
+async def test_paths_that_do_not_exist_get_an_error_in_the_same_shape(tmp_path: Path) -> None:
+    async with rig(tmp_path) as running:
+        assert_error(await running.http.get("/nothing"), 404, "not_found")
+
+
+async def test_the_metrics_name_every_drop_and_no_address(tmp_path: Path) -> None:
+    async with rig(tmp_path) as running:
+        client = RawClient(running, 2000)
+        await client.create()
+        await client.connect()
+        client.send(b"\x16\xfe\xfd" + bytes(30), client.path)
+        running.relay.send_raw(b"\1junk")
+        await until(lambda: running.drops["hop_length"], "dropped")
+        text = (await running.http.get("/metrics")).text
+        families = {family.name: family for family in text_string_to_metric_families(text)}
+        states = {s.labels["state"]: s.value for s in families["usher_transceiver_sessions"].samples}
+        assert states == {"new": 0, "connecting": 0, "connected": 1}
+        drops = {s.labels["reason"]: s.value for s in families["usher_transceiver_drops"].samples}
+        assert drops["hop_length"] == 1
+        outcomes = {s.labels["outcome"] for s in families["usher_transceiver_checks"].samples}
+        assert outcomes == {"fresh"}
+        assert client.path.host not in text
+        assert client.session.facts.session_id not in text
+
+
+# Observers
+
+
+def observe(running: Rig, session_id: str, token: str = TOKEN) -> connect:
+    url = running.transceiver.http.replace("http://", "ws://") + f"{BASE_PATH}/sessions/{session_id}/events"
+    return connect(url, additional_headers={"Authorization": f"Bearer {token}"}, proxy=None)
+
+
+async def receive(socket: ClientConnection) -> dict[str, Any]:
+    event: dict[str, Any] = json.loads(await asyncio.wait_for(socket.recv(), 5))
+    return event
+
+
+async def test_an_observer_sees_all_events_may_send_some_and_is_told_of_the_end(tmp_path: Path) -> None:
+    async with rig(tmp_path) as running:
+        client = running.client(audio=False)  # no speech events of the backend in between
+        session = await client.call()
+        await until(lambda: client.of_type("session.created"), "greeted")
+        async with observe(running, client.session_id) as socket:
+            await until(lambda: session.events.observers, "observed")
+            await socket.send('{"type": "session.update", "session": {"instructions": "from the side"}}')
+            assert [(await receive(socket))["type"] for _ in range(2)] == ["session.update", "session.updated"]
+            await until(lambda: client.of_type("session.updated"), "the client sees it too")
+            assert client.channel is not None
+            client.channel.send('{"type": "unheard.of"}')
+            assert [(await receive(socket))["type"] for _ in range(2)] == ["unheard.of", "error"]
+            await running.http.delete(f"{BASE_PATH}/sessions/{client.session_id}")
+            with pytest.raises(ConnectionClosed) as closed:
+                await receive(socket)
+            assert closed.value.rcvd is not None
+            assert closed.value.rcvd.reason == "hangup"
+
+
+async def test_an_observer_that_leaves_is_forgotten(tmp_path: Path) -> None:
+    async with rig(tmp_path) as running:
+        created = await running.create(offer())
+        session = running.transceiver.sessions.get(created["session_id"])
+        assert session is not None
+        async with observe(running, created["session_id"]):
+            await until(lambda: session.events.observers == 1, "observed")
+        await until(lambda: session.events.observers == 0, "forgotten")
+
+
+async def test_observing_needs_the_token_and_a_session(tmp_path: Path) -> None:
+    async with rig(tmp_path) as running:
+        with pytest.raises(InvalidStatus):
+            async with observe(running, "0" * 16, token="wrong"):
+                pass
+        async with observe(running, "0" * 16) as socket:
+            with pytest.raises(ConnectionClosed) as closed:
+                await receive(socket)
+            assert closed.value.rcvd is not None
+            assert closed.value.rcvd.reason == "unknown_session"
