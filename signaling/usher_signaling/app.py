@@ -14,7 +14,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match
 
-from usher_core.errors import RemoteError
 from usher_signaling.bodies import FRAGMENT, SDP
 from usher_signaling.cors import CorsPolicy
 from usher_signaling.errors import PLAIN_CODES, ApiError
@@ -72,10 +71,6 @@ def _add_error_handlers(app: FastAPI) -> None:
         assert isinstance(error, ApiError)
         return error.response()
 
-    async def remote_error(_request: Request, error: Exception) -> Response:
-        assert isinstance(error, RemoteError)
-        return ApiError(400, error.reason, error.message).response()
-
     async def http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         if error.status_code == 405:
@@ -91,7 +86,6 @@ def _add_error_handlers(app: FastAPI) -> None:
         return ApiError(400, "invalid_request", f"{where}: {fault['msg']}", param=where).response()
 
     app.add_exception_handler(ApiError, api_error)
-    app.add_exception_handler(RemoteError, remote_error)
     app.add_exception_handler(HTTPException, http_error)
     app.add_exception_handler(RequestValidationError, invalid)
 

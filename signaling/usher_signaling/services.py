@@ -86,9 +86,10 @@ def build_services(
     def sealer() -> Sealer:
         return keys.value
 
+    routes = WatchedFile(settings.routes_file, parse_route_file, missing=RouteTable())
     client = TransceiverClient(lambda: token.value, transport)
     directory = Directory(
-        WatchedFile(settings.routes_file, parse_route_file, missing=RouteTable()),
+        routes,
         # The draw guards nothing, but replicas must not share a seed.
         Placement(settings.load_life, SystemRandom()),
         client,
@@ -97,6 +98,11 @@ def build_services(
     )
     metrics.watch("transceivers", "Transceivers in the route file", lambda: len(directory.transceivers))
     metrics.watch("transceivers_live", "Transceivers that take new calls, full ones included", directory.live_count)
+    metrics.watch(
+        "files_wrong",
+        "Files that are missing or wrong, so that their last good content is in use",
+        lambda: sum(file.is_wrong for file in (routes, *files)),
+    )
     return Services(
         settings=settings,
         clock=clock,

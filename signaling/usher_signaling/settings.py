@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 
 from usher_core.errors import LocalError
-from usher_core.ids import join_host_port, split_host_port
+from usher_core.ids import split_host_port
 from usher_core.internal_api import AdvertisedAddress
 from usher_core.routes import describe
 from usher_core.settings import ProgramSettings, TextList
@@ -155,11 +155,6 @@ class SignalingSettings(ProgramSettings):
     def http_address(self) -> tuple[str, int]:
         """(host, port) to listen on."""
         return split_host_port(self.http)
-
-    @property
-    def http_url(self) -> str:
-        """URL of the address to listen on."""
-        return f"http://{join_host_port(*self.http_address)}"
 
     @property
     def is_keyless(self) -> bool:

@@ -52,10 +52,16 @@ class WatchedFile(Generic[T]):
         self._fault = ""
         return True
 
+    @property
+    def is_wrong(self) -> bool:
+        """Whether the file is missing or wrong by now, so that older content is in use."""
+        return bool(self._fault)
+
     def _stamp(self) -> object:
         try:
             status = self._path.stat()
         except OSError as error:
+            self._seen = None  # it may come back as it was
             raise LocalError(f"can't read {self._path}: {error.strerror}") from None
         # A Secret or ConfigMap is swapped by a symbolic link: another inode, perhaps of the same age and size.
         return status.st_mtime_ns, status.st_size, status.st_ino

@@ -45,14 +45,27 @@ def test_the_last_good_content_stays_while_the_file_is_wrong_or_missing(tmp_path
     path = tmp_path / "file"
     path.write_text("1")
     file = WatchedFile(path, parse)
+    assert not file.is_wrong
     path.write_text("not yet a number")
     assert (file.refresh(), file.value) == (False, 1)
+    assert file.is_wrong
     path.unlink()
     assert (file.refresh(), file.value) == (False, 1)
     path.write_bytes(b"\xff\xfe")
     assert (file.refresh(), file.value) == (False, 1)
     path.write_text("333")
     assert (file.refresh(), file.value) == (True, 333)
+    assert not file.is_wrong
+
+
+def test_a_file_that_comes_back_as_it_was_is_right_again(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("1")
+    file = WatchedFile(path, parse)
+    path.rename(tmp_path / "away")
+    assert (file.refresh(), file.is_wrong) == (False, True)
+    (tmp_path / "away").rename(path)
+    assert (file.refresh(), file.is_wrong, file.value) == (True, False, 1)
 
 
 def test_a_missing_or_wrong_file_is_an_error_at_the_start(tmp_path: Path) -> None:
