@@ -159,7 +159,7 @@ class FlowMap:
             self._events[FlowEvent.ENDED] += 1
 
     def expire(self, now: float) -> None:
-        """Remove what is due. To be called about once a second; the work of one call is bounded."""
+        """Remove what is due. To be called at least once a second; the work of one call is bounded."""
         steps = EXPIRY_STEPS
         while self._probation and steps:
             flow = next(iter(self._probation))

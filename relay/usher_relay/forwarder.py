@@ -24,8 +24,8 @@ class Forwarder:
         listeners: the ids of the listeners that this thread serves.
         keys: replaced with `set_keys`.
 
-    Times: `now` is monotonic seconds, `unix` Unix seconds; both are read once per batch. `tick` is to be called about
-    once a second, and before the first datagram after a change of keys.
+    Times: `now` is monotonic seconds, `unix` Unix seconds; both are read once per batch. `tick` is to be called at
+    least once a second, and before the first datagram after a change of keys.
     """
 
     def __init__(self, limits: Limits, listeners: Iterable[int], keys: RelayKeys) -> None:

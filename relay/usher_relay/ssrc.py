@@ -20,44 +20,54 @@ MAX_CANDIDATES = 4
 
 
 class SsrcIndex:
-    """SSRC (4 bytes) → flows, and SSRC and client IP → flows."""
+    """SSRC (4 bytes) → flows, and SSRC and client IP → flows.
+
+    Nearly every key has one flow, which then stands there by itself: a collection for each would double what the
+    garbage collector has to look at.
+    """
 
     def __init__(self) -> None:
-        self._by_ssrc: dict[bytes, dict[Flow, None]] = {}
+        self._flows: dict[bytes, Flow | dict[Flow, None]] = {}
 
     def __len__(self) -> int:
         """Return the number of keys."""
-        return len(self._by_ssrc)
+        return len(self._flows)
 
     def learn(self, flow: Flow, ssrc: bytes) -> None:
         """Note that `flow` sends `ssrc`; what it sent before is forgotten."""
         self.forget(flow)
         flow.ssrc = ssrc
         for key in _keys(flow):
-            self._by_ssrc.setdefault(key, {})[flow] = None
+            known = self._flows.get(key)
+            if known is None:
+                self._flows[key] = flow
+            elif isinstance(known, dict):
+                known[flow] = None
+            else:
+                self._flows[key] = {known: None, flow: None}
 
     def forget(self, flow: Flow) -> None:
         """Take `flow` out."""
         if not flow.ssrc:
             return
         for key in _keys(flow):
-            flows = self._by_ssrc[key]
-            del flows[flow]
-            if not flows:
-                del self._by_ssrc[key]
+            known = self._flows[key]
+            if isinstance(known, dict):
+                del known[flow]
+            if not isinstance(known, dict) or not known:
+                del self._flows[key]
         flow.ssrc = b""
 
     def candidates(self, ssrc: bytes, address: bytes) -> list[Flow]:
         """Return at most 4 flows that send `ssrc`, those of client IP `address` (16 bytes) first."""
-        same_address = self._by_ssrc.get(ssrc + address, {})
-        others = self._by_ssrc.get(ssrc, {})
-        merged = dict.fromkeys(
-            chain(
-                islice(reversed(same_address), MAX_CANDIDATES),
-                islice(reversed(others), MAX_CANDIDATES),
-            )
-        )
+        merged = dict.fromkeys(chain(self._latest(ssrc + address), self._latest(ssrc)))
         return list(islice(merged, MAX_CANDIDATES))
+
+    def _latest(self, key: bytes) -> list[Flow]:
+        known = self._flows.get(key)
+        if known is None:
+            return []
+        return list(islice(reversed(known), MAX_CANDIDATES)) if isinstance(known, dict) else [known]
 
 
 def _keys(flow: Flow) -> tuple[bytes, bytes]:

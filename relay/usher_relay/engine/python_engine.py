@@ -35,7 +35,7 @@ from usher_relay.state import Endpoint, LiveRoute, RelayKeys
 log = structlog.get_logger()
 
 BATCH = 64
-TICK = 1.0
+TICK = 0.25
 LONGEST_WAIT = 0.25
 ANSWER_WITHIN = 1.0
 HOP_SIZE_EVERY = 1.0
@@ -173,14 +173,14 @@ class PythonEngine:
             ready = poller.poll(LONGEST_WAIT * 1000)
             now, unix = time.monotonic(), time.time()
             self._heartbeat = now
-            if now >= self._next_tick:
-                self._next_tick = now + TICK
-                self._forwarder.tick(now, unix)
-            for descriptor, _ in ready:
-                try:
+            try:
+                if now >= self._next_tick:
+                    self._next_tick = now + TICK
+                    self._forwarder.tick(now, unix)
+                for descriptor, _ in ready:
                     handlers[descriptor](now, unix)
-                except Exception as fault:  # noqa: BLE001  # one packet's fault must not end the calls of all others
-                    self._report_fault(fault, now)
+            except Exception as fault:  # noqa: BLE001  # one packet's fault must not end the calls of all others
+                self._report_fault(fault, now)
 
     def _client_handler(self, sock: ListenSocket) -> Callable[[float, float], None]:
         receive = sock.receive
