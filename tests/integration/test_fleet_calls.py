@@ -50,7 +50,7 @@ def carried(relay: dict[str, Any]) -> dict[str, tuple[int, int]]:
 
 def went_on(call: dict[str, Any], seconds: float) -> bool:
     """Whether a call had sound and lasted as long as it should, whatever this machine's load did to its sound."""
-    return call["first_audio_ms"] is not None and abs(call["seconds"] - seconds) < 0.5
+    return call["first_audio_ms"] is not None and call["seconds"] >= seconds - 0.1
 
 
 def test_calls_spread_over_transceivers_and_every_relay_carries_for_each(fleet: Fleet) -> None:
@@ -67,7 +67,7 @@ def test_calls_spread_over_transceivers_and_every_relay_carries_for_each(fleet: 
     while placed < MAX_CALLS:
         with calling(fleet.url, "--count=20", "--seconds=4") as caller:
             result = caller.result()
-        assert all(went_on(call, 4) for call in result["calls"]), result["summary"]
+        assert all(went_on(call, 4) for call in result["calls"]), result["calls"]
         placed += 20
         owners = result["summary"]["transceivers"]
         assert set(owners) == routes
@@ -123,3 +123,16 @@ def test_new_calls_succeed_right_after_a_transceiver_was_killed(fleet: Fleet) ->
     with calling(fleet.url, "--count=4", "--seconds=2") as caller:
         result = caller.result()
     assert all(went_on(call, 2) for call in result["calls"]), result["calls"]
+
+
+def test_light_clients_make_real_calls_and_say_whether_they_kept_up(fleet: Fleet) -> None:
+    with calling(fleet.url, "--load", "--count=12", "--full-every=6", "--seconds=3") as caller:
+        result = caller.result()
+    load = result["load"]
+    assert (load["light_calls"], load["connected"], load["wrong"]) == (10, 10, {}), load
+    assert len(result["calls"]) == 2
+    assert all(went_on(call, 3) for call in result["calls"])
+    # From being connected to the end each sent 50 packets a second, and an echo returns them.
+    assert load["received"] > 0.9 * load["sent"] > 0.9 * 10 * 50 * 3 * 0.8
+    assert load["check_rtt_ms"]["p50"] > 0
+    assert {"client_cpu_share", "send_lag_ms", "client_has_head_room"} <= set(load)

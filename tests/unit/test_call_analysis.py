@@ -195,7 +195,7 @@ def test_the_summary_counts_and_spreads() -> None:
     results = [judge(record(arrivals()), TONE), failed("nobody answers")]
     summary = summarise(results, elapsed_s=2.0, cpu_s=0.5)
     assert (summary["calls"], summary["ok"], summary["failed"]) == (2, 1, 1)
-    assert summary["offer_answer_ms"] == {"p50": 10.0, "p95": 10.0, "max": 10.0}
+    assert summary["offer_answer_ms"] == {"p50": 10.0, "p95": 10.0, "p99": 10.0, "max": 10.0}
     assert summary["transceivers"] == {"1/17/0": 1}
     assert summary["wrong"] == {"nobody answers": 1}
     assert summary["client_cpu_share"] == 0.25

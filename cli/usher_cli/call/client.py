@@ -51,6 +51,7 @@ class CallRecord:
     ice_at: float | None = None
     dtls_at: float | None = None
     sent_from: float | None = None
+    late_s: float = 0.0
     ended_at: float | None = None
     broke: str | None = None
     rtt_s: float | None = None
@@ -70,6 +71,7 @@ class OpusTrack(MediaStreamTrack):
         self._source = source
         self._index = 0
         self.sent_from: float | None = None
+        self.late_s = 0.0
 
     async def recv(self) -> av.Packet[Any]:
         """Return the next packet when it is due; the first at once."""
@@ -79,6 +81,7 @@ class OpusTrack(MediaStreamTrack):
             self.sent_from = time.monotonic()
         due = self.sent_from + self._index * FRAME_S
         await asyncio.sleep(max(0.0, due - time.monotonic()))
+        self.late_s = max(self.late_s, time.monotonic() - due)
         packet = av.Packet(self._source.payload(self._index))
         packet.pts = self._index * FRAME_SAMPLES
         packet.time_base = fractions.Fraction(1, RATE)
@@ -135,6 +138,7 @@ async def place_call(
         if ended.is_set():
             record.broke = f"the connection ended by itself {record.ended_at - record.dtls_at:.1f} s after it was made"
         record.sent_from = track.sent_from
+        record.late_s = track.late_s
         await _read_reports(connection, record)
     return record
 

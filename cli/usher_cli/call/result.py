@@ -31,6 +31,7 @@ class CallResult:
     * `longest_gap_ms`: the longest time without sound after the first, the larger of `arrival_gap_ms` (between packets
       as they came, less the 20 ms that one lasts) and `content_gap_ms` (silence or loss on the sender's clock)
     * `gaps`: those of 100 ms and more by arrival
+    * `late_ms`: how late this client was with a packet of its own, at most; a busy machine shows here and in all gaps
     * `delay_ms`, `delay_growth_ms`: how late our sound came back (median), and how much later at the end
     """
 
@@ -48,6 +49,7 @@ class CallResult:
     arrival_gap_ms: float | None = None
     content_gap_ms: float | None = None
     gaps: tuple[dict[str, float], ...] = ()
+    late_ms: float | None = None
     tone_hz: float | None = None
     level_dbfs: float | None = None
     tone_share: float | None = None
@@ -96,6 +98,7 @@ def judge(record: CallRecord, source: Source) -> CallResult:
         arrival_gap_ms=_ms(findings.longest_arrival_gap_s),
         content_gap_ms=_ms(findings.longest_content_gap_s),
         gaps=tuple({"at_ms": round(gap.at_s * 1000, 1), "ms": round(gap.length_s * 1000, 1)} for gap in findings.gaps),
+        late_ms=_ms(record.late_s),
         tone_hz=_rounded(findings.tone_hz),
         level_dbfs=_rounded(findings.level_dbfs),
         tone_share=_rounded(findings.tone_share, 4),
