@@ -2,17 +2,19 @@
 
 import subprocess
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
-from playwright.async_api import Browser, Page, async_playwright
+import pytest_asyncio
+from playwright.async_api import Browser, Page, Playwright, async_playwright
 
 from tests.browser.hearing import write_tone
 from tests.browser.stack import Stack, usher_up
+from tests.tools import find
 
 HERE = Path(__file__).parent
 API_KEY = "sk-browser-tests"
@@ -61,41 +63,45 @@ def tone_microphone(tone_file: Path) -> tuple[str, ...]:
     )
 
 
-Launch = Callable[..., Any]
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """Starts browsers; they are closed after the last test of the module."""
+
+    playwright: Playwright
+    executable: str
+
+    async def __call__(self, *flags: str) -> Browser:
+        return await self.playwright.chromium.launch(
+            executable_path=self.executable, headless=True, args=["--headless=new", *QUIET_FLAGS, *flags]
+        )
 
 
-@pytest.fixture
-async def launch(require_tool: Callable[[str], str]) -> AsyncIterator[Launch]:
-    """`await launch(*flags)` starts a Chromium; all are closed after the test.
-
-    A browser per test, and Playwright's asynchronous half: its synchronous half keeps an event loop running in
-    the main thread, under which asynchronous tests of other modules cannot run.
-    """
-    executable = require_tool("chromium")
+# Playwright's synchronous half would be shorter, but keeps an event loop running in the main thread until it is
+# closed, under which asynchronous tests of other modules cannot run. So all of a module shares one loop instead.
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def launch() -> AsyncIterator[Launcher]:
+    executable = find("chromium")
+    assert executable is not None, "mark the module with needs(chromium)"
     async with async_playwright() as playwright:
-
-        async def start(*flags: str) -> Browser:
-            return await playwright.chromium.launch(
-                executable_path=executable, headless=True, args=["--headless=new", *QUIET_FLAGS, *flags]
-            )
-
-        yield start
+        yield Launcher(playwright, executable)
 
 
-@pytest.fixture
-async def browser(launch: Launch, tone_microphone: tuple[str, ...]) -> Browser:
-    started: Browser = await launch(*tone_microphone)
-    return started
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser(launch: Launcher, tone_microphone: tuple[str, ...]) -> Browser:
+    return await launch(*tone_microphone)
 
 
-@pytest.fixture
-async def page(browser: Browser) -> Page:
-    return await new_page(browser)
+@pytest_asyncio.fixture(loop_scope="module")
+async def page(browser: Browser) -> AsyncIterator[Page]:
+    """A page of its own profile, whose microphone plays the tone. Its call ends with the test."""
+    page = await new_page(browser)
+    yield page
+    await page.context.close()
 
 
-async def new_page(browser: Browser, **context: Any) -> Page:
+async def new_page(browser: Browser) -> Page:
     """A page in which ear.js runs before everything else."""
-    page = await (await browser.new_context(**context)).new_page()
+    page = await (await browser.new_context()).new_page()
     await page.add_init_script(path=HERE / "ear.js")
     return page
 

@@ -4,13 +4,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 from playwright.async_api import Page
 
 from tests.browser.conftest import HERE
 from tests.browser.hearing import TONE_DB, TONE_HZ, hear
 from tests.browser.stack import Stack, end_on_server
 
-pytestmark = pytest.mark.needs("chromium", "node")
+pytestmark = [pytest.mark.needs("chromium", "node"), pytest.mark.asyncio(loop_scope="module")]
 
 
 @pytest.fixture(scope="session")
@@ -46,7 +47,7 @@ def agent_site(bundle: Path, other_origin: tuple[Path, str]) -> str:
     return url
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def agent_page(page: Page, agent_site: str, usher_with_key: Stack) -> Page:
     """A page whose session has connected with an ephemeral key."""
     await page.goto(agent_site)

@@ -1,27 +1,36 @@
 """Chromium on a page of another origin that uses nothing but the web platform: CORS, mDNS names, WHIP."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Page
+import pytest_asyncio
+from playwright.async_api import Browser, Page
 
-from tests.browser.conftest import HERE, Launch, new_page
+from tests.browser.conftest import HERE, Launcher, new_page
 from tests.browser.hearing import TONE_DB, TONE_HZ, Heard, hear
 from tests.browser.stack import Stack
 
-pytestmark = pytest.mark.needs("chromium")
+pytestmark = [pytest.mark.needs("chromium"), pytest.mark.asyncio(loop_scope="module")]
 
 
-@pytest.fixture
-async def bare_page(launch: Launch, other_origin) -> Page:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def plain_browser(launch: Launcher) -> Browser:
     """Without microphone permission, so that Chromium hides its addresses behind mDNS names."""
+    return await launch()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def bare_page(plain_browser: Browser, other_origin: tuple[Path, str]) -> AsyncIterator[Page]:
     folder, url = other_origin
     (folder / "index.html").write_text('<!doctype html><script src="bare.js"></script>')
     (folder / "bare.js").write_text((HERE / "bare.js").read_text())
-    page = await new_page(await launch())
+    page = await new_page(plain_browser)
     await page.goto(url)
-    return page
+    yield page
+    await page.context.close()
 
 
 async def call(page: Page, url: str, key: str, complete: bool = False) -> dict[str, Any]:

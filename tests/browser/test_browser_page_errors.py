@@ -6,10 +6,10 @@ import re
 import pytest
 from playwright.async_api import Page, Route, expect
 
-from tests.browser.conftest import API_KEY, Launch, new_page
+from tests.browser.conftest import API_KEY, Launcher, new_page
 from tests.browser.stack import Stack
 
-pytestmark = pytest.mark.needs("chromium")
+pytestmark = [pytest.mark.needs("chromium"), pytest.mark.asyncio(loop_scope="module")]
 
 
 async def press(page: Page, url: str) -> None:
@@ -55,13 +55,13 @@ async def test_a_key_stays_in_its_tab(page: Page, usher_with_key: Stack):
     await expect_problem(another, "This server asks for an API key", "Enter the key")
 
 
-async def test_no_microphone(launch: Launch, usher: Stack):
+async def test_no_microphone(launch: Launcher, usher: Stack):
     page = await new_page(await launch("--use-fake-ui-for-media-stream"))
     await press(page, usher.url)
     await expect_problem(page, "No microphone found", "Plug one in")
 
 
-async def test_a_blocked_microphone(launch: Launch, usher: Stack):
+async def test_a_blocked_microphone(launch: Launcher, usher: Stack):
     page = await new_page(await launch("--use-fake-device-for-media-stream", "--deny-permission-prompts"))
     await press(page, usher.url)
     await expect_problem(page, "The microphone is blocked", "Allow the microphone")

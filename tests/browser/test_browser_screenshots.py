@@ -10,11 +10,12 @@ from playwright.async_api import Page, expect
 from tests.browser.stack import Stack
 from tests.browser.test_browser_page import start_call
 
+pytestmark = [pytest.mark.needs("chromium"), pytest.mark.asyncio(loop_scope="module")]
+
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
 
 
-@pytest.mark.needs("chromium")
 async def test_pictures_of_the_page(page: Page, usher: Stack, tmp_path: Path):
     folder = Path(os.environ.get("USHER_SCREENSHOTS") or tmp_path)
 

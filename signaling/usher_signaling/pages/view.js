@@ -126,7 +126,7 @@ export function showTimings(stages, total) {
 export function showServerTimings(timings) {
   const names = { answer_ms: "answer", ice_ms: "ICE", dtls_ms: "DTLS", first_audio_in_ms: "first audio in", first_audio_out_ms: "first audio out" };
   const known = Object.entries(names).filter(([field]) => typeof timings[field] === "number");
-  $("server-view").textContent = known.length ? `Seen by the server: ${known.map(([field, name]) => `${name} ${ms(timings[field])}`).join(", ")}` : "";
+  $("server-view").textContent = known.length ? `Seen by the server, since the offer came: ${known.map(([field, name]) => `${name} ${ms(timings[field])}`).join(", ")}` : "";
 }
 
 /** history: readings of StatsReader, oldest first. */
