@@ -1,0 +1,331 @@
+"""The life of a call in virtual time: how it begins, everything that ends it, and what is left afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.direct_rig import DirectRig, FakeBackend
+from tests.ice_checks import path
+from tests.raw_client import RawClient
+from tests.virtual_loop import run_virtual
+from usher_core.errors import LocalError
+from usher_transceiver.media.rtcp import Report, build_bye, build_cname, build_report
+from usher_transceiver.session import EndReason, Session
+
+Scenario = Callable[[DirectRig, RawClient], Awaitable[None]]
+
+
+def play(folder: Path, scenario: Scenario, **options: Any) -> None:
+    """Run a scenario with one client whose session exists, in virtual time."""
+
+    async def main() -> None:
+        rig = DirectRig(folder, **options.pop("limits", {}))
+        rig.prepare = options.pop("prepare", rig.prepare)
+        client = RawClient(rig, 2000)  # type: ignore[arg-type]
+        await client.create(**options)
+        await scenario(rig, client)
+        await rig.sessions.end_all(EndReason.SHUTDOWN)
+        rig.close()
+
+    run_virtual(main())
+
+
+async def keep_checking(client: RawClient, seconds: float) -> None:
+    for _ in range(round(seconds / 2.5)):
+        client.check()
+        await asyncio.sleep(2.5)
+
+
+def test_a_call_is_new_then_connecting_then_connected(tmp_path: Path) -> None:
+    async def scenario(rig: DirectRig, client: RawClient) -> None:
+        states = [client.session.state]
+        client.check()
+        states.append(client.session.state)
+        await client.connect()
+        assert [*states, client.session.state] == ["new", "connecting", "connected"]
+
+    play(tmp_path, scenario)
+
+
+def test_without_a_first_check_it_ends_after_15_s(tmp_path: Path) -> None:
+    async def scenario(rig: DirectRig, client: RawClient) -> None:
+        await asyncio.sleep(14.9)
+        assert client.session.state == "new"
+        await asyncio.sleep(0.2)
+        assert client.session.end_reason is EndReason.NO_FIRST_CHECK
+        assert rig.backends[0].closed == ["no_first_check"]
+
+    play(tmp_path, scenario)
+
+
+def test_without_life_it_ends_after_30_s_and_checks_alone_are_life(tmp_path: Path) -> None:
+    async def scenario(rig: DirectRig, client: RawClient) -> None:
+        await client.connect()
+        await keep_checking(client, 60)
+        assert client.session.state == "connected"
+        await asyncio.sleep(27)
+        assert client.session.state == "connected"
+        await asyncio.sleep(3)
+        assert client.session.end_reason is EndReason.SILENT
+
+    play(tmp_path, scenario)
+
+
+def test_a_client_that_never_checks_again_lives_by_its_audio(tmp_path: Path) -> None:
+    # GStreamer with libnice sends two checks in all (clients.md item 4).
+    async def scenario(rig: DirectRig, client: RawClient) -> None:
+        await client.connect()
+        for _ in range(12):
+            client.speak()
+            await asyncio.sleep(10)
+        assert client.session.state == "connected"
+
+    play(tmp_path, scenario)
+
+
+def test_binding_indications_alone_are_no_life(tmp_path: Path) -> None:
+    async def scenario(rig: DirectRig, client: RawClient) -> None:
+        await client.connect()
+        for _ in range(16):
+            client.send(b"\0\x11\0\0\x21\x12\xa4\x42" + bytes(12))
+            await asyncio.sleep(2)
+        assert client.session.end_reason is EndReason.SILENT
+        assert rig.mux.drops["stun_not_a_request"] > 0
+
+    play(tmp_path, scenario)
+
+
+def test_it_ends_at_its_maximum_age_whatever_goes_on(tmp_path: Path) -> None:
+    async def scenario(rig: DirectRig, client: RawClient) -> None:
+        await client.connect()
+        await keep_checking(client, 60)
+        assert client.session.end_reason is EndReason.MAX_AGE
+
+    play(tmp_path, scenario, limits={"max_age": 50.0})
+
+
+@pytest.mark.parametrize("limit,ends", [(20.0, True), (0.0, False)])
+def test_it_ends_when_idle_only_if_that_is_limited(tmp_path: Path, limit: float, ends: bool) -> None:
+    async def scenario(rig: DirectRig, client: RawClient) -> None:
+        await client.connect()
+        client.speak()
+        await keep_checking(client, 17.5)
+        assert client.session.state == "connected"
+        await keep_checking(client, 7.5)
+        assert (client.session.end_reason is EndReason.IDLE) == ends
+
+    play(tmp_path, scenario, limits={"idle": limit})
+
+
+def test_a_bye_or_a_pli_ends_nothing(tmp_path: Path) -> None:
+    async def scenario(rig: DirectRig, client: RawClient) -> None:
+        await client.connect()
+        client.speak()
+        assert client.srtp is not None
+        ssrc = 0x01020304
+        bye = build_report(Report(ssrc, ())) + build_cname(ssrc, "x") + build_bye((ssrc,))
+        pli = bytes((0x81, 206, 0, 2)) + ssrc.to_bytes(4) + bytes(4)
+        for packet in (bye, pli, build_report(Report(ssrc, ())) + pli):
+            client.send(client.srtp.protect(packet))
+        for _ in range(50):
+            client.speak()
+            await asyncio.sleep(0.02)
+        assert client.session.state == "connected"
+        assert client.session.stream.stats(rig.clock()).packets_received == 51
+        assert len(rig.backends[0].frames) >= 45
+
+    play(tmp_path, scenario)
+
+
+# The backend
+
+
+def test_what_a_backend_plays_before_the_client_is_there_is_heard_first(tmp_path: Path) -> None:
+    async def scenario(rig: DirectRig, client: RawClient) -> None:
+        await rig.backends[0].started.wait()
+        call = rig.backends[0].call
+        assert call is not None
+        assert call.play(b"\x10\x20" * 4800) == 200
+        assert call.id == client.session.facts.session_id
+        assert call.metadata == {"user": "7"}
+        assert call.session["model"] == "m"
+        await client.connect()
+        await asyncio.sleep(0.3)
+        assert len(client.rtp) >= 10
+        assert call.played_ms == 200
+
+    play(tmp_path, scenario, metadata={"user": "7"}, session={"model": "m"})
+
+
+@pytest.mark.parametrize("kind", ["raises", "too slow"])
+def test_a_backend_that_does_not_start_ends_the_call(tmp_path: Path, kind: str) -> None:
+    def prepare(backend: FakeBackend) -> None:
+        if kind == "raises":
+            backend.start_error = ConnectionError("no model")
+        else:
+            backend.start_takes = 60.0
+
+    async def scenario(rig: DirectRig, client: RawClient) -> None:
+        await client.connect() if kind == "too slow" else await asyncio.sleep(0.01)
+        await asyncio.sleep(5.5)
+        assert client.session.end_reason is EndReason.BACKEND_FAILED
+        assert rig.backends[0].closed == ["backend_failed"]
+
+    play(tmp_path, scenario, prepare=prepare, limits={"backend_start": 5.0})
+
+
+def test_audio_reaches_a_backend_only_after_it_started(tmp_path: Path) -> None:
+    def prepare(backend: FakeBackend) -> None:
+        backend.start_takes = 1.0
+
+    async def scenario(rig: DirectRig, client: RawClient) -> None:
+        await client.connect()
+        for _ in range(25):
+            client.speak()
+            await asyncio.sleep(0.02)
+        assert rig.backends[0].frames == []
+        await rig.backends[0].started.wait()
+        for _ in range(25):
+            client.speak()
+            await asyncio.sleep(0.02)
+        assert rig.backends[0].frames
+
+    play(tmp_path, scenario, prepare=prepare)
+
+
+def test_a_call_that_ends_while_its_backend_starts_cancels_it_and_closes_it_once(tmp_path: Path) -> None:
+    def prepare(backend: FakeBackend) -> None:
+        backend.start_takes = 8.0
+
+    async def scenario(rig: DirectRig, client: RawClient) -> None:
+        await asyncio.sleep(0.1)
+        client.session.end(EndReason.HANGUP)
+        client.session.end(EndReason.MAX_AGE)
+        assert client.session.finished is not None
+        await client.session.finished
+        assert rig.backends[0].closed == ["hangup"]
+        assert not rig.backends[0].started.is_set()
+        assert client.session.end_reason is EndReason.HANGUP
+
+    play(tmp_path, scenario, prepare=prepare)
+
+
+def test_a_backend_that_never_closes_is_left_behind(tmp_path: Path) -> None:
+    def prepare(backend: FakeBackend) -> None:
+        backend.close_takes = 1e9
+
+    async def scenario(rig: DirectRig, client: RawClient) -> None:
+        began = rig.clock()
+        await rig.sessions.end_all(EndReason.SHUTDOWN)
+        assert rig.clock() - began < 6
+
+    play(tmp_path, scenario, prepare=prepare)
+
+
+def test_a_backend_may_hang_up(tmp_path: Path) -> None:
+    async def scenario(rig: DirectRig, client: RawClient) -> None:
+        await client.connect()
+        call = rig.backends[0].call
+        assert call is not None
+        call.end("the story is over")
+        assert client.session.end_reason is EndReason.BACKEND_ENDED
+        call.end("again")
+        assert call.play(b"\0\0" * 480) == 0
+        call.send_event({"type": "too.late"})
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    "where,reason", [("audio_error", EndReason.INTERNAL_ERROR), ("event_error", EndReason.BACKEND_FAILED)]
+)
+def test_a_backend_that_raises_ends_its_own_call_only(tmp_path: Path, where: str, reason: EndReason) -> None:
+    async def scenario(rig: DirectRig, client: RawClient) -> None:
+        other = RawClient(rig, 2001)  # type: ignore[arg-type]
+        await other.create()
+        await client.connect()
+        await other.connect()
+        setattr(rig.backends[0], where, ZeroDivisionError())
+        for _ in range(20):
+            client.speak()
+            other.speak()
+            await asyncio.sleep(0.02)
+        client.session.on_message('{"type": "response.create"}')
+        assert client.session.end_reason is reason
+        assert other.session.state == "connected"
+        assert rig.backends[1].frames
+
+    play(tmp_path, scenario)
+
+
+def test_an_unknown_backend_makes_no_session(tmp_path: Path) -> None:
+    async def scenario(rig: DirectRig, client: RawClient) -> None:
+        before = len(rig.sessions)
+        with pytest.raises(LocalError, match="no backend 'nonsense'"):
+            await rig.create(client.offer(), backend="nonsense")
+        assert len(rig.sessions) == before
+
+    play(tmp_path, scenario)
+
+
+# The end
+
+
+def test_after_the_end_nothing_is_left(tmp_path: Path) -> None:
+    left: list[weakref.ref[Session]] = []
+
+    async def scenario(rig: DirectRig, client: RawClient) -> None:
+        await client.connect()
+        client.speak()
+        client.check(path(2002))
+        session = client.session
+        assert rig.mux.paths == 2
+        session.end(EndReason.HANGUP)
+        assert session.finished is not None
+        await session.finished
+        assert len(rig.sessions) == 0
+        assert rig.mux.paths == 0
+        assert rig.mux._by_ufrag == {}
+        assert rig.mux._by_ssrc == {}
+        assert rig.ticker._members == {}
+        left.append(weakref.ref(session))
+        del client.session, session
+        rig.backends.clear()
+        await asyncio.sleep(0)
+
+    play(tmp_path, scenario)
+    gc.collect()
+    assert left[0]() is None
+
+
+def test_the_client_is_told_by_close_notify_and_gets_no_further_answers(tmp_path: Path) -> None:
+    async def scenario(rig: DirectRig, client: RawClient) -> None:
+        await client.connect()
+        request = client.check()
+        await asyncio.sleep(0.01)
+        heard, answers = len(client.dtls_in), len(client.responses)
+        client.session.end(EndReason.HANGUP)
+        client.send(request)
+        await asyncio.sleep(0.01)
+        assert len(client.dtls_in) == heard + 1
+        assert client.dtls_in[-1][0] == 21  # alert
+        assert len(client.responses) == answers
+
+    play(tmp_path, scenario)
+
+
+def test_close_notify_of_the_client_frees_the_call(tmp_path: Path) -> None:
+    async def scenario(rig: DirectRig, client: RawClient) -> None:
+        await client.connect()
+        client.ssl.shutdown()
+        client.handshake()
+        assert client.session.end_reason is EndReason.CLIENT_CLOSED
+
+    play(tmp_path, scenario)
