@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 
@@ -116,4 +116,14 @@ class Counters:
     hop_time_offset_ms: int = 0
     """How far the clock of the last authenticated transceiver was ahead of ours."""
     hop_time_offset_max_ms: int = 0
-    """The largest offset either way in the last full minute or this one, refused datagrams included."""
+    """The largest offset either way within about a minute, refused datagrams included."""
+
+    def copy(self) -> Counters:
+        """Return the counts as they are now."""
+        return replace(
+            self,
+            uplink=replace(self.uplink),
+            downlink=replace(self.downlink),
+            drops=dict(self.drops),
+            flow_events=dict(self.flow_events),
+        )

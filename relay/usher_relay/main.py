@@ -26,7 +26,7 @@ from usher_relay.watched_file import WatchedFile
 
 log = structlog.get_logger()
 
-LOOK_EVERY = 0.05
+LOOK_EVERY = 0.1
 COLLECT_EVERY = 600.0
 FEW_FLOWS = 2_000
 NEVER = 1 << 30

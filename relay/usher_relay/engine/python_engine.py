@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
-from copy import deepcopy
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
@@ -57,7 +56,7 @@ class PythonEngine:
             opened.enter_context(self._upstream.socket)
             self._listeners: list[ListenSocket] = []
             for listener in config.listeners:
-                self._listeners.append(ListenSocket(listener, *buffers))
+                self._listeners.append(ListenSocket(listener, *buffers, config.limits.max_flows))
                 opened.enter_context(self._listeners[-1].socket)
             self._wake_receiver, self._wake_sender = map(opened.enter_context, socket.socketpair())
             self._opened = opened.pop_all()
@@ -127,7 +126,7 @@ class PythonEngine:
         on_probation = state.flows.on_probation
         now = time.monotonic()
         return Snapshot(
-            counters=deepcopy(state.counters),
+            counters=state.counters.copy(),
             flows_confirmed=max(0, len(state.flows) - on_probation),
             flows_on_probation=on_probation,
             routes=len(state.routes),

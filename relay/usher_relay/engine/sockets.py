@@ -29,7 +29,6 @@ log = structlog.get_logger()
 
 Ancillary: TypeAlias = list[tuple[int, int, bytes]]
 
-MAX_CACHED_ADDRESSES = 200_000
 MAX_LOCAL_ADDRESSES = 1_024
 
 _LINUX = sys.platform == "linux"
@@ -58,9 +57,17 @@ def drop_reason(error: OSError) -> Drop:
 
 
 class ListenSocket:
-    """The socket of one listener."""
+    """The socket of one listener.
 
-    def __init__(self, listener: Listener, receive_buffer: int, send_buffer: int) -> None:
+    Args:
+        listener: where to bind.
+        receive_buffer: bytes asked of the kernel.
+        send_buffer: bytes asked of the kernel.
+        cached_addresses: most client addresses whose translation is kept at hand.
+    """
+
+    def __init__(self, listener: Listener, receive_buffer: int, send_buffer: int, cached_addresses: int) -> None:
+        self._cached_addresses = cached_addresses
         self.listener = listener
         self.name = str(listener.id)
         self._id = listener.id.to_bytes(2)
@@ -121,7 +128,7 @@ class ListenSocket:
         host, port = source[0], source[1]
         address = socket.inet_pton(self._family, host)
         path_key = self._id + port.to_bytes(2) + (address if len(address) == 16 else V4_MAPPED_PREFIX + address)
-        if len(self._path_keys) >= MAX_CACHED_ADDRESSES:
+        if len(self._path_keys) >= self._cached_addresses:
             self._path_keys.clear()
             self._destinations.clear()
         self._path_keys[source] = path_key
