@@ -23,6 +23,8 @@ from usher_cli.call.source import Source, level_dbfs
 SOUND_DBFS = -50.0
 TONE_ENERGY_SHARE = 0.5
 GAP_LISTED_S = 0.1
+EDGE_S = 0.06
+"""Not counted as time without tone: the first frame may hold half a tone, the last ones are still on their way."""
 MAX_GAPS = 100
 _FFT_SAMPLES = 32_768
 _GRID_S = 0.005
@@ -90,9 +92,9 @@ def analyse(frames: Sequence[HeardFrame], source: Source, sent_from: float, ende
         arrivals.append(ended_at)
     gaps = [Gap(a - first, b - a - FRAME_S) for a, b in itertools.pairwise(arrivals)]
     share = None
-    if source.frequency is not None and ended_at > first:
+    if source.frequency is not None:
         with_tone = sum(frame.duration_s for frame in sounding if _has_tone(frame.samples, source.frequency))
-        share = min(1.0, with_tone / (ended_at - first))
+        share = min(1.0, with_tone / max(FRAME_S, ended_at - first - EDGE_S))
     return Findings(
         first_sound_at=first,
         heard_s=sum(frame.duration_s for frame in sounding),

@@ -23,8 +23,8 @@ _COLUMNS: tuple[tuple[str, str, int], ...] = (
 
 
 def progress(number: int, step: str) -> None:
-    """Say on stderr what a call does."""
-    print(f"call {number}: {step}", file=sys.stderr, flush=True)
+    """Say on stderr what a call does; number 0 stands for the light calls of a load."""
+    print(f"call {number}: {step}" if number else f"load: {step}", file=sys.stderr, flush=True)
 
 
 def text(results: Sequence[CallResult], summary: dict[str, Any]) -> str:

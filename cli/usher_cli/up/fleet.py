@@ -10,7 +10,7 @@ import asyncio
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -24,7 +24,7 @@ from usher_cli.up.readiness import wait_until_calls_succeed
 from usher_cli.up.run_directory import CLUSTER, RunDirectory
 from usher_cli.up.settings import UpSettings
 from usher_cli.up.supervisor import Post, Supervisor
-from usher_core.ids import split_host_port
+from usher_core.ids import join_host_port, split_host_port
 
 LISTENER = 1
 """All relays have one listener, so it has one id."""
@@ -53,9 +53,10 @@ class Fleet:
         self._members = Members()
         self._pod_ids = PodIds()
         self._first_ready: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
-        self._new_keeper = asyncio.Event()
         self._opened = False
-        self._keepers: list[asyncio.Task[None]] = []
+        self._ending = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # Known once they are bound; from then on a program that is started again gets the same.
         self._udp = settings.udp
         self._http = settings.http
@@ -66,18 +67,21 @@ class Fleet:
 
         Raises LocalError when a program does not start. No child is left in any case.
         """
-        opening = asyncio.create_task(self._open(announce))
-        stopping = asyncio.create_task(stop.wait())
+        self._start(self._open(announce))
+        stopping = asyncio.ensure_future(stop.wait())
+        ends: list[asyncio.Future[Any]] = [stopping, self._failure]
         try:
-            await self._watch(opening, stopping)
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if self._failure.done():
+                self._failure.result()
         finally:
-            opening.cancel()
-            stopping.cancel()
+            self._ending = True
             await self._supervisor.stop()
-            for keeper in self._keepers:
-                keeper.cancel()
-            await asyncio.gather(opening, stopping, *self._keepers, return_exceptions=True)
-            if self._settings.state_file is not None:
+            ends += self._tasks
+            for end in ends:
+                end.cancel()
+            await asyncio.gather(*ends, return_exceptions=True)
+            if self._opened and self._settings.state_file is not None:
                 self._settings.state_file.unlink(missing_ok=True)
 
     def kill(self) -> None:
@@ -102,18 +106,20 @@ class Fleet:
     def on_end(self, name: str) -> None:
         """Take a program out, as the supervisor's watcher."""
         self._members.remove(name)
-        self._directory.write_routes(self._members.transceivers())
-        self._publish()
+        if not self._ending:
+            self._directory.write_routes(self._members.transceivers())
+            self._publish()
 
-    async def _watch(self, opening: asyncio.Task[None], stopping: asyncio.Task[Any]) -> None:
-        while not stopping.done():
-            self._new_keeper.clear()
-            new_keeper = asyncio.create_task(self._new_keeper.wait())
-            watched = {stopping, new_keeper, *self._keepers} | ({opening} if not opening.done() else set())
-            done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
-            new_keeper.cancel()
-            for task in done - {stopping, new_keeper}:
-                task.result()
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a task whose failure is the fleet's."""
+        task = asyncio.create_task(work)
+        task.add_done_callback(self._on_task_end)
+        self._tasks.append(task)
+
+    def _on_task_end(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._failure.done():
+            self._failure.set_exception(error)
 
     async def _open(self, announce: Callable[[str], None]) -> None:
         relays = [f"relay-{number}" for number in range(1, self._settings.relays + 1)]
@@ -132,8 +138,7 @@ class Fleet:
         announce(self._url)
 
     def _fill(self, post: Post) -> None:
-        self._keepers.append(asyncio.create_task(self._supervisor.keep(post)))
-        self._new_keeper.set()
+        self._start(self._supervisor.keep(post))
 
     async def _until_ready(self, names: Sequence[str]) -> None:
         for name in names:
@@ -148,9 +153,7 @@ class Fleet:
     def _url(self) -> str:
         """What a person on this machine opens."""
         host, port = split_host_port(self._http)
-        if host in ("0.0.0.0", "::", ""):
-            host = "127.0.0.1"
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        return f"http://{join_host_port({'0.0.0.0': '127.0.0.1', '::': '::1'}.get(host, host), port)}"
 
     async def _spawn(self, name: str, arguments: Sequence[str]) -> child.ChildProcess:
         environment = self._environment(with_key=name == "signaling")
