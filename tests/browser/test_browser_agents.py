@@ -62,6 +62,7 @@ async def test_connects_and_the_tone_comes_back(agent_page: Page, usher_with_key
     await agent_page.wait_for_function("ear.peers.at(-1).getReceivers()[0].getSynchronizationSources().length")
 
     heard = hear(await agent_page.evaluate("ear.listen(3)"))
+    print(heard)
 
     assert heard.frequency_hz == pytest.approx(TONE_HZ, abs=2)
     assert heard.level_db == pytest.approx(TONE_DB, abs=3)

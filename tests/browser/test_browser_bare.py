@@ -43,6 +43,7 @@ async def listen(page: Page, seconds: float) -> Heard:
 
 
 def assert_whole(heard: Heard, longest_gap_ms: float = 60) -> None:
+    print(heard)
     assert heard.frequency_hz == pytest.approx(TONE_HZ, abs=2)
     assert heard.level_db == pytest.approx(TONE_DB, abs=3)
     assert heard.share >= 0.95

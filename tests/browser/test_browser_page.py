@@ -41,6 +41,7 @@ async def test_pressing_the_button_brings_the_tone_back_whole(page: Page, usher:
     await start_call(page, usher)
 
     heard = hear(await page.evaluate("ear.listen(4)"))
+    print(heard, "offer to first audio:", await page.locator("#total").inner_text())
 
     assert heard.frequency_hz == pytest.approx(TONE_HZ, abs=2)
     assert heard.level_db == pytest.approx(TONE_DB, abs=3)
