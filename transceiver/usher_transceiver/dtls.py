@@ -2,7 +2,7 @@
 
 OpenSSL is driven here through its memory BIO. aiortc's RTCDtlsTransport is not used: it reads one record per
 datagram, cuts flights at no record boundary, has no MTU and needs a task and a queue per call
-(docs/decisions/0005-dtls-without-tasks.md).
+(docs/decisions/0007-dtls-by-hand.md).
 
 Rules:
 * Datagrams of ours have at most `MTU` bytes and end at record boundaries.

@@ -58,6 +58,9 @@ async def _run(settings: TransceiverSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, transceiver.on_signal)
     await transceiver.start()
+    # What lives now lives for good; the collector need not look at it again while audio waits.
+    gc.collect()
+    gc.freeze()
     print(transceiver.announcement, flush=True)  # noqa: T201 - the one line that other programs read
     await transceiver.serve()
 
@@ -122,9 +125,6 @@ class Transceiver:
         self._socket.beat()
         self._housekeeping = asyncio.create_task(self._keep_house())
         await self._http.start()
-        # What lives now lives for good; the collector need not look at it again while audio waits.
-        gc.collect()
-        gc.freeze()
         log.info("ready", udp=self.udp, http=self.http, route=str(self._settings.route))
 
     async def serve(self) -> None:
@@ -146,12 +146,13 @@ class Transceiver:
     async def stop(self, reason: EndReason) -> None:
         """End all sessions, tell their clients, and let everything go."""
         self.sessions.drain()
+        left = len(self.sessions)
         await self.sessions.end_all(reason)
         self._housekeeping.cancel()
         await self._http.stop()
         self._ticker.stop()
         self._socket.close()
-        log.info("ended", reason=reason.value)
+        log.info("ended", calls_cut=left, reason=reason.value if left else "drained")
 
     async def _keep_house(self) -> None:
         while True:

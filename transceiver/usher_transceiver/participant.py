@@ -147,6 +147,8 @@ class Participant:
         state = self._dtls.state
         if state is DtlsState.CONNECTED and was is not DtlsState.CONNECTED:
             self._on_handshake_done(now)
+        if state is DtlsState.FAILED:
+            self._gone(f"dtls_{self._dtls.failure}")
         if data:
             number = record_number(packet)
             newer = number is not None and number > self._newest_record
@@ -154,10 +156,7 @@ class Participant:
                 self._newest_record = number
             self._on_authenticated(now, address, via, len(packet), newer)
             self._on_data(data)
-        if state is DtlsState.CLOSED:
-            self._gone("client_closed")
-        elif state is DtlsState.FAILED:
-            self._gone(f"dtls_{self._dtls.failure}")
+        self._check_closed()
 
     def _on_handshake_done(self, now: float) -> None:
         self._srtp = self._dtls.make_srtp()
@@ -181,8 +180,6 @@ class Participant:
                 if error.reason == "sctp_abuse":
                     self._gone("sctp_abuse")
                 raise
-            if self._channels.is_closed:
-                self._gone("client_closed")
 
     def _gone(self, reason: str) -> None:
         if not self._closed:
@@ -252,9 +249,13 @@ class Participant:
             self._flush_dtls(now)
             if self._dtls.failure:
                 self._gone(f"dtls_{self._dtls.failure}")
-        if self._channels is not None and self._channels.is_closed:
-            self._gone("client_closed")
+        self._check_closed()
         return self.agent.tick(now)
+
+    def _check_closed(self) -> None:
+        aborted = self._channels is not None and self._channels.is_closed
+        if aborted or self._dtls.state is DtlsState.CLOSED:
+            self._gone("client_closed")
 
     # End
 

@@ -34,6 +34,8 @@ from usher_transceiver.paths import Via
 from usher_transceiver.sdp import Offer
 
 BACKEND_CLOSE_LIMIT_S = 5.0
+HANDSHAKE_LIMIT_S = 30.0
+"""From the first check to the end of DTLS: one that only checks must not hold a place for ever."""
 
 log = structlog.get_logger()
 
@@ -232,8 +234,13 @@ class Session:
             self.events.on_backend_ready()
 
     def _audio_to_backend(self, frame: AudioFrame) -> None:
-        if self._backend_ready:
+        if not self._backend_ready:
+            return
+        try:
             self._backend.on_audio(frame)
+        except Exception as error:  # noqa: BLE001 - a backend is somebody's code
+            self._log.exception("the backend failed on audio", exc_info=error)
+            self.end(EndReason.BACKEND_FAILED)
 
     def _event_to_backend(self, event: Event) -> bool:
         try:
@@ -272,9 +279,17 @@ class Session:
             self.end(EndReason.IDLE)
         elif self.participant.is_connected:
             self._send_audio(now)
+        elif self._is_stuck(now):
+            self.end(EndReason.DTLS_FAILED)
+
+    def _is_stuck(self, now: float) -> bool:
+        first_check = self.participant.agent.first_check
+        return first_check is not None and now - first_check >= HANDSHAKE_LIMIT_S
 
     def _send_audio(self, now: float) -> None:
-        for packet in self.stream.tick(now):
+        packets = self.stream.tick(now)
+        # The backend may have hung up on what it just heard.
+        for packet in packets if self.state != "ended" else ():
             if is_rtcp(packet):
                 self.participant.send_rtp(now, packet)
             elif self._sends_audio and self.participant.send_rtp(now, packet):
@@ -295,7 +310,10 @@ class Session:
         self.remove_from_ticker()
         self._call.detach()
         self.events.close(reason)
-        self.participant.close(now, self.stream.goodbye(now))
+        try:
+            self.participant.close(now, self.stream.goodbye(now))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the place has to become free
+            self._log.error("saying goodbye failed", exc_info=error)
         self._around.on_ended(self)
         self.finished = asyncio.get_running_loop().create_task(self._finish_backend(reason))
 
