@@ -64,7 +64,7 @@ def test_it_announces_itself_forwards_and_ends_at_once_outside_kubernetes(
         begin = time.monotonic()
         relay.signal(signal.SIGTERM)
         assert relay.wait() == 0
-        assert time.monotonic() - begin < 2
+        assert time.monotonic() - begin < 3
 
 
 def test_no_secret_is_logged(tmp_path: Path, pod: FakeTransceiver) -> None:
@@ -185,7 +185,7 @@ def test_with_a_grace_it_turns_unready_while_it_still_forwards_and_then_goes(
             forwards(client, pod)
             time.sleep(0.05)
         assert relay.wait() == 0
-        assert 3.5 < time.monotonic() - begin < 5.5
+        assert 3.5 < time.monotonic() - begin < 8
 
 
 def test_with_a_long_grace_it_stays_ready_and_a_second_signal_ends_it(
@@ -199,7 +199,7 @@ def test_with_a_long_grace_it_stays_ready_and_a_second_signal_ends_it(
         assert relay.get("/readyz")[0] == 200
         forwards(client, pod)
         relay.signal(signal.SIGTERM)
-        assert relay.wait(2) == 0
+        assert relay.wait() == 0
 
 
 @pytest.mark.long
