@@ -26,11 +26,21 @@ SSRC = 0x01020304
 class RawClient:
     """One client; `mtu` cuts its DTLS flights, `key` is "p256" or "rsa"."""
 
-    def __init__(self, rig: Rig, port: int, *, setup: str = "active", mtu: int = 1200, **context: Any) -> None:
+    def __init__(
+        self,
+        rig: Rig,
+        port: int,
+        *,
+        setup: str = "active",
+        mtu: int = 1200,
+        codec: str = "opus/48000/2",
+        **context: Any,
+    ) -> None:
         self.rig = rig
         self.path = path(port)
         self.ufrag = f"raw{port}"
         self.setup = setup
+        self.codec = codec
         self.sequence = 0
         self.responses: list[stun.StunMessage] = []
         self.rtp: list[bytes] = []
@@ -55,7 +65,7 @@ class RawClient:
         )
         return (
             "v=0\no=- 1 1 IN IP4 0.0.0.0\ns=-\nt=0 0\na=group:BUNDLE audio\n"
-            f"m=audio 9 UDP/TLS/RTP/SAVP 111\na=mid:audio\na=rtpmap:111 opus/48000/2\n{transport}"
+            f"m=audio 9 UDP/TLS/RTP/SAVP 111\na=mid:audio\na=rtpmap:111 {self.codec}\n{transport}"
         ).replace("\n", "\r\n")
 
     async def create(self, **create: Any) -> Session:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
+from tests.raw_client import RawClient
 from tests.transceiver_rig import Client, Rig, rig, until
 from usher_core.datagram import DatagramClass, classify
 from usher_core.hop import RecordFlag
+from usher_core.rtp import is_rtcp
 from usher_transceiver.aiortc_adapter import MAX_MESSAGE_SIZE
 
 
@@ -133,6 +136,41 @@ async def test_an_sctp_abort_alone_frees_the_session(tmp_path: Path) -> None:
         await client.pc.sctp.stop()
         await until(lambda: session.state == "ended", "ended", 1.0)
         assert session.end_reason == "client_closed"
+
+
+async def test_a_small_device_has_a_call(tmp_path: Path) -> None:
+    # ESP32 class: SAVP, opus/16000/1, setup:passive, RSA 1024, mid `audio`, no extensions, no candidates.
+    async with rig(tmp_path) as running:
+        device = RawClient(
+            running,
+            2000,
+            setup="passive",
+            codec="opus/16000/1",
+            key="rsa",
+            bits=1024,
+            profiles=b"SRTP_AES128_CM_SHA1_80",
+        )
+        session = await device.create()
+        await device.connect()
+        for _ in range(10):
+            device.speak()
+        await until(lambda: session.stream.stats(0).packets_received == 10, "its audio arrives")
+        session.stream.play(b"\x10\x20" * 4800)
+        await until(lambda: len(device.rtp) >= 8, "it hears something")
+        times = [int.from_bytes(packet[4:8]) for packet in device.rtp if not is_rtcp(packet)]
+        assert {later - earlier for earlier, later in itertools.pairwise(times)} == {320}
+
+
+async def test_a_packet_that_is_too_long_for_srtp_harms_nothing(tmp_path: Path) -> None:
+    async with rig(tmp_path) as running:
+        client = RawClient(running, 2000)
+        session = await client.create()
+        await client.connect()
+        for size in (1349, 1500, 2000):
+            client.send(b"\x80\x6f" + bytes(size))
+        await until(lambda: running.drops["srtp_authentication"] == 3, "dropped")
+        client.speak()
+        await until(lambda: session.sources, "the call goes on")
 
 
 async def test_an_offer_with_setup_passive_makes_us_the_dtls_client(tmp_path: Path) -> None:

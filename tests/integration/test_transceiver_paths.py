@@ -19,6 +19,7 @@ from usher_core.datagram import DatagramClass, classify
 from usher_core.hop import RecordFlag
 from usher_core.ids import ClientPath
 from usher_core.internal_api import BASE_PATH
+from usher_core.rtp import is_rtcp
 
 
 def rtp_times(running: Rig, since: float, to: ClientPath | None = None) -> list[float]:
@@ -131,6 +132,12 @@ async def test_an_ice_restart_is_make_before_break_and_loses_no_audio(tmp_path: 
         await asyncio.sleep(0.5)
         assert client.hears_tone()
         assert largest_gap(rtp_times(running, started - 0.1)) < 0.1
+        ssrcs = {
+            payload[8:12]
+            for at, _, payload, _ in running.relay.log.down
+            if at > started and classify(payload) is DatagramClass.RTP and not is_rtcp(payload)
+        }
+        assert ssrcs == {client.session.facts.stream.ssrc.to_bytes(4)}
         after = (await running.http.get(f"{BASE_PATH}/sessions/{client.session_id}")).json()
         assert after["ufrag"] != before["ufrag"]
         assert after["remote_ufrag"] == connection.local_username

@@ -82,6 +82,32 @@ def test_any_ufrag_of_an_offer_with_several_is_accepted() -> None:
     assert agent.on_check(1.0, check(several, remote=b"data-ufrag"), P1, RELAY_A)[0] is CheckOutcome.FRESH
 
 
+@pytest.mark.parametrize(
+    "order",
+    [
+        ("PRIORITY", "USE_CANDIDATE", "ICE_CONTROLLING", "SOFTWARE", "USERNAME"),  # libdatachannel
+        ("PRIORITY", "ICE_CONTROLLING", "USERNAME", "SOFTWARE"),  # libnice
+        ("USERNAME", "ICE_CONTROLLING", "USE_CANDIDATE", "PRIORITY"),  # Chromium
+    ],
+)
+def test_the_order_of_attributes_is_the_clients_affair(agent: IceAgent, order: tuple[str, ...]) -> None:
+    values = {
+        "PRIORITY": bytes(4),
+        "USE_CANDIDATE": b"",
+        "ICE_CONTROLLING": bytes(8),
+        "SOFTWARE": b"any client",
+        "USERNAME": GENERATION.ufrag + b":theirs",
+    }
+    attributes = [(Attribute[name], values[name]) for name in order]
+    request = stun.build(StunClass.REQUEST, new_id(), attributes, GENERATION.password)
+    assert agent.on_check(1.0, stun.parse(request), P1, RELAY_A)[0] is CheckOutcome.FRESH
+
+
+def test_a_client_may_have_the_longest_ufrag_that_ice_allows() -> None:
+    long = generation(0, b"t" * 256)
+    assert IceAgent(long, KEY, 0.0).on_check(1.0, check(long), P1, RELAY_A)[0] is CheckOutcome.FRESH
+
+
 # Rule 1: nomination
 
 

@@ -1,0 +1,146 @@
+"""The shared UDP socket: it never blocks, takes turns, and counts what the kernel refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import time
+from typing import Any
+
+import pytest
+
+from tests.transceiver_rig import until
+from usher_core.errors import LocalError
+from usher_transceiver import hop_socket
+from usher_transceiver.hop_socket import HEARTBEAT, MAX_PER_WAKE_UP, HopSocket
+
+BUFFER = 212_992
+
+
+class Collector:
+    def __init__(self) -> None:
+        self.datagrams: list[bytes] = []
+        self.relays: set[Any] = set()
+        self.turns: set[float] = set()
+
+    def __call__(self, now: float, datagram: bytes, relay: Any) -> None:
+        self.datagrams.append(datagram)
+        self.relays.add(relay)
+        self.turns.add(now)
+
+
+def sender() -> socket.socket:
+    made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    made.bind(("127.0.0.1", 0))
+    return made
+
+
+async def test_a_burst_is_read_in_turns_so_that_the_loop_goes_on() -> None:
+    shared = HopSocket("127.0.0.1", 0, BUFFER, time.monotonic)
+    collector = Collector()
+    with sender() as relay:
+        for number in range(3 * MAX_PER_WAKE_UP):
+            relay.sendto(b"x%d" % number, shared.address)
+        shared.start(collector)
+        await until(lambda: len(collector.datagrams) == 3 * MAX_PER_WAKE_UP, "all read")
+        assert collector.relays == {relay.getsockname()}
+    assert len(collector.turns) >= 3
+    shared.close()
+
+
+async def test_it_answers_from_the_address_it_is_bound_to() -> None:
+    shared = HopSocket("127.0.0.1", 0, BUFFER, time.monotonic)
+    with sender() as relay:
+        shared.send(b"down", relay.getsockname())
+        relay.settimeout(2)
+        assert relay.recvfrom(100) == (b"down", shared.address)
+    shared.close()
+
+
+@pytest.mark.needs("ipv6")
+async def test_it_works_over_ipv6() -> None:
+    shared = HopSocket("::1", 0, BUFFER, time.monotonic)
+    collector = Collector()
+    shared.start(collector)
+    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as relay:
+        relay.bind(("::1", 0))
+        relay.sendto(b"up", shared.address)
+        await until(lambda: collector.datagrams, "read")
+        shared.send(b"down", collector.relays.pop())
+        relay.settimeout(2)
+        assert relay.recv(100) == b"down"
+    shared.close()
+
+
+@pytest.mark.parametrize(
+    "error,name",
+    [
+        (BlockingIOError(errno.EAGAIN, "again"), "again"),
+        (OSError(errno.ENOBUFS, "no buffers"), "no_buffers"),
+        (OSError(errno.EMSGSIZE, "too long"), "too_long"),
+        (OSError(errno.EIO, "something else"), "other"),
+    ],
+)
+async def test_what_the_kernel_does_not_take_is_dropped_and_counted(error: OSError, name: str) -> None:
+    shared = HopSocket("127.0.0.1", 0, BUFFER, time.monotonic)
+
+    class Refusing:
+        def sendto(self, *_: Any) -> None:
+            raise error
+
+    real, shared._socket = shared._socket, Refusing()  # type: ignore[assignment]
+    shared.send(b"x", ("127.0.0.1", 9))
+    assert shared.send_failures == {name: 1}
+    real.close()
+
+
+async def test_a_port_unreachable_does_not_stop_the_socket() -> None:
+    shared = HopSocket("127.0.0.1", 0, BUFFER, time.monotonic)
+    collector = Collector()
+    shared.start(collector)
+    with sender() as gone:
+        address = gone.getsockname()
+    shared.send(b"nobody", address)
+    await asyncio.sleep(0)
+    with sender() as relay:
+        relay.sendto(b"up", shared.address)
+        await until(lambda: collector.datagrams == [b"up"], "read")
+    shared.close()
+
+
+async def test_its_heartbeat_comes_back_and_reaches_nobody_else() -> None:
+    now = 0.0
+    shared = HopSocket("0.0.0.0", 0, BUFFER, lambda: now)
+    collector = Collector()
+    shared.start(collector)
+    now = 5.0
+    shared.beat()
+    await until(lambda: shared.last_heartbeat == now, "the heartbeat arrived")
+    assert collector.datagrams == []
+    shared.close()
+
+
+async def test_an_address_in_use_or_not_ours_is_our_own_mistake() -> None:
+    shared = HopSocket("127.0.0.1", 0, BUFFER, time.monotonic)
+    with pytest.raises(LocalError, match="can't be bound"):
+        HopSocket("127.0.0.1", shared.address[1], BUFFER, time.monotonic)
+    with pytest.raises(LocalError, match=r"192\.0\.2\.1"):
+        HopSocket("192.0.2.1", 0, BUFFER, time.monotonic)
+    with pytest.raises(LocalError, match="no address of this machine"):
+        HopSocket("no such host", 0, BUFFER, time.monotonic)
+    shared.close()
+
+
+async def test_a_smaller_buffer_than_wanted_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    warnings: list[dict[str, Any]] = []
+    monkeypatch.setattr(hop_socket.log, "warning", lambda _text, **facts: warnings.append(facts), raising=False)
+    shared = HopSocket("127.0.0.1", 0, 1 << 29, time.monotonic)
+    if shared.receive_buffer < 1 << 29:
+        assert warnings[0]["got"] == shared.receive_buffer
+        assert "sysctl" in warnings[0]["fix"]
+    shared.close()
+
+
+def test_a_heartbeat_is_no_hop_datagram() -> None:
+    assert HEARTBEAT[0] == 0
