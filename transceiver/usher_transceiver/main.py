@@ -178,6 +178,9 @@ class _HttpServer:
             self._listening = socket.create_server(address[:2], family=family, backlog=1024)
         except OSError as error:
             raise LocalError(f"--http {where} can't be used: {error.strerror}", "is another process there?") from None
+        # Accepted sockets inherit it. asyncio sets it only where a socket names its protocol, which this one does
+        # not; without it each answer of two writes waits 40 ms for the caller's delayed ACK.
+        self._listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         bound = self._listening.getsockname()
         self.url = f"http://{join_host_port(bound[0], bound[1])}"
         config = uvicorn.Config(
