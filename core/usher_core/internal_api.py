@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from usher_core.errors import LocalError
+
 BASE_PATH = "/internal/v1"
 MAX_SDP = 64 * 1024
 MAX_SESSION_JSON = 256 * 1024
@@ -148,6 +150,21 @@ class ErrorAnswer(_Model):
     """Any answer that is not 2xx."""
 
     error: ErrorBody
+
+
+MIN_TOKEN = 16
+"""Characters of the internal token; `usher keys new` makes 43."""
+
+
+def parse_token(text: str) -> str:
+    """Return the internal token in the text of its file. Raises LocalError, which does not quote it."""
+    token = text.strip()
+    if len(token) < MIN_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+        raise LocalError(
+            f"the internal token is expected to be one line of {MIN_TOKEN} or more printable ASCII characters",
+            "make one with `usher keys new`",
+        )
+    return token
 
 
 def error_answer(kind: str, code: str, message: str, param: str | None = None) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from usher_relay.engine.interface import Engine
-from usher_relay.source_status import SourceStatus
+from usher_shell.watched_file import SourceStatus
 
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 1_000

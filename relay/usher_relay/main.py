@@ -7,6 +7,7 @@ import gc
 import signal
 import sys
 import time
+from pathlib import Path
 
 import structlog
 
@@ -15,18 +16,19 @@ from usher_core.keys import KeyFile, parse_key_file
 from usher_core.logs import configure
 from usher_core.settings import announce
 from usher_relay.admin import Admin
-from usher_relay.admin_server import AdminServer
 from usher_relay.engine.interface import Engine, EngineConfig
 from usher_relay.engine.select import select_engine
 from usher_relay.metrics import relay_registry
 from usher_relay.routes.static_file import StaticFileRoutes
 from usher_relay.settings import RelaySettings
 from usher_relay.shutdown import Phase, Shutdown
-from usher_relay.watched_file import WatchedFile
+from usher_shell.http_server import HttpServer
+from usher_shell.watched_file import WatchedFile
 
 log = structlog.get_logger()
 
 LOOK_EVERY = 0.1
+MAX_ADMIN_CONNECTIONS = 256
 COLLECT_EVERY = 600.0
 FEW_FLOWS = 2_000
 NEVER = 1 << 30
@@ -38,30 +40,54 @@ def run(settings: RelaySettings) -> None:
     """Run a relay until it is told to end. Raises LocalError when it cannot begin."""
     configure(settings.log_format, settings.log_level)
     sys.setswitchinterval(SWITCH_INTERVAL)
-    keys = _read_keys(settings)
-    engine = select_engine(settings.engine, _engine_config(settings), keys)
+    keys = _Keys(settings.keys_file)
+    engine = select_engine(settings.engine, _engine_config(settings), keys.file.value)
     try:
-        asyncio.run(_Relay(settings, engine).run())
+        asyncio.run(_Relay(settings, engine, keys).run())
     finally:
         engine.stop()
+
+
+class _Keys:
+    """The key file, and the engine that takes what it says. Raises LocalError when it can't be used at the start."""
+
+    def __init__(self, path: Path) -> None:
+        self._engine: Engine | None = None
+        self.file = WatchedFile(path, self._take, "key file", fix="make one with `usher keys new`")
+
+    def _take(self, text: str) -> KeyFile:
+        keys = parse_key_file(text)
+        if self._engine is not None:
+            # Keys that the engine refuses are a broken file: the last good one stays in use.
+            self._engine.set_keys(keys)
+        return keys
+
+    async def follow(self, engine: Engine) -> None:
+        """Give the engine what the file says, until cancelled."""
+        self._engine = engine
+        while True:
+            self.file.look()
+            await asyncio.sleep(LOOK_EVERY)
 
 
 class _Relay:
     """A running relay."""
 
-    def __init__(self, settings: RelaySettings, engine: Engine) -> None:
+    def __init__(self, settings: RelaySettings, engine: Engine, keys: _Keys) -> None:
         self._engine = engine
+        self._keys = keys
         self._routes = StaticFileRoutes(settings.routes_file)
-        self._keys = WatchedFile(settings.keys_file, parse_key_file, "key file")
         self._shutdown = Shutdown(settings.grace)
         self._phase = Phase.SERVING
         self._admin = Admin(
             engine,
             self._routes.status,
             lambda: self._phase is Phase.LEAVING,
-            relay_registry(engine, {"routes": self._routes.status, "keys": self._keys.status}),
+            relay_registry(engine, {"routes": self._routes.status, "keys": keys.file.status}),
         )
-        self._server = AdminServer(self._admin.app(), settings.admin)
+        self._server = HttpServer(
+            self._admin.app(), settings.admin, "--admin", lifespan="off", limit_concurrency=MAX_ADMIN_CONNECTIONS
+        )
 
     async def run(self) -> None:
         """Serve until the shutdown is over."""
@@ -69,16 +95,16 @@ class _Relay:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
         self._engine.start()
-        server = asyncio.create_task(self._server.serve())
+        server = await self._server.start()
         watchers = [
             asyncio.create_task(self._routes.run(self._engine.set_routes)),
-            asyncio.create_task(self._keys.watch(self._engine.set_keys)),
+            asyncio.create_task(self._keys.follow(self._engine)),
             asyncio.create_task(self._collect_garbage_when_quiet()),
         ]
         try:
             await self._until_over([server, *watchers])
         finally:
-            self._server.stop()
+            self._server.stop_soon(at_once=True)
             for watcher in watchers:
                 watcher.cancel()
             await asyncio.gather(server, *watchers, return_exceptions=True)
@@ -124,16 +150,6 @@ class _Relay:
         if phase is not self._phase:
             self._phase = phase
             log.info("phase", phase=phase.value)
-
-
-def _read_keys(settings: RelaySettings) -> KeyFile:
-    try:
-        text = settings.keys_file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise LocalError(
-            f"cannot read the key file {settings.keys_file}: {error.strerror}", "make one with `usher keys new`"
-        ) from None
-    return parse_key_file(text)
 
 
 def _engine_config(settings: RelaySettings) -> EngineConfig:

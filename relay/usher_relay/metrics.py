@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from usher_relay.engine.interface import Engine, Snapshot
-from usher_relay.source_status import SourceStatus
+from usher_shell.watched_file import SourceStatus
 
 
 class RelayCollector(Collector):

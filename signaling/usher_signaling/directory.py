@@ -11,9 +11,9 @@ import structlog
 from usher_core.ids import Route
 from usher_core.internal_api import Load
 from usher_core.routes import RouteTable, Transceiver
+from usher_shell.watched_file import WatchedFile
 from usher_signaling.placement import Placement
 from usher_signaling.transceiver_client import TransceiverError
-from usher_signaling.watched_file import WatchedFile
 
 log = structlog.get_logger()
 
@@ -76,8 +76,7 @@ class Directory:
 
     async def refresh(self) -> None:
         """One round: the file, then every transceiver's load. Takes at most the time-out of a question or so."""
-        if await asyncio.to_thread(self._table.refresh):
-            log.info("route file read", transceivers=len(self._table.value))
+        await asyncio.to_thread(self._table.look)
         self.placement.keep(self._table.value.keys())
         entries = [self._table.value[route] for route in self._placeable()]
         await asyncio.gather(*(self._ask(entry) for entry in entries))

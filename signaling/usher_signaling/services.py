@@ -13,9 +13,11 @@ import httpx
 import structlog
 
 from usher_core.errors import LocalError
+from usher_core.internal_api import parse_token
 from usher_core.keys import newest_active, parse_key_file
 from usher_core.routes import RouteTable, parse_route_file
 from usher_core.sealed import Sealer
+from usher_shell.watched_file import WatchedFile
 from usher_signaling.api_keys import DEFAULT_TENANT, ApiKeys, check_api_key, parse_api_keys
 from usher_signaling.auth import Authenticator
 from usher_signaling.calls import Calls
@@ -24,7 +26,6 @@ from usher_signaling.metrics import Metrics
 from usher_signaling.placement import Placement
 from usher_signaling.settings import SignalingSettings
 from usher_signaling.transceiver_client import TransceiverClient
-from usher_signaling.watched_file import WatchedFile
 
 log = structlog.get_logger()
 
@@ -60,7 +61,7 @@ class Services:
 
     async def _refresh_files(self) -> None:
         for file in self.files:
-            await asyncio.to_thread(file.refresh)
+            await asyncio.to_thread(file.look)
 
 
 def build_services(
@@ -68,15 +69,15 @@ def build_services(
 ) -> Services:
     """Read the files and connect the parts. Raises LocalError when a file is missing or wrong.
 
-    Only the route file may be missing at first: the transceivers may still be starting.
+    Only the route file may come later: the transceivers may still be starting.
     """
     metrics = Metrics()
-    keys = WatchedFile(settings.keys_file, lambda text: _parse_seal_keys(text, clock()))
-    token = WatchedFile(settings.token_file, parse_token)
+    keys = WatchedFile(settings.keys_file, lambda text: _parse_seal_keys(text, clock()), "key file")
+    token = WatchedFile(settings.token_file, parse_token, "token file")
     files: list[WatchedFile[Sealer] | WatchedFile[str] | WatchedFile[ApiKeys]] = [keys, token]
     api_keys: Callable[[], ApiKeys] | None = None
     if settings.api_keys_file is not None:
-        key_file = WatchedFile(settings.api_keys_file, _with_extra_key(settings))
+        key_file = WatchedFile(settings.api_keys_file, _with_extra_key(settings), "API key file")
         files.append(key_file)
         api_keys = lambda: key_file.value  # noqa: E731
     elif settings.api_key is not None:
@@ -86,7 +87,7 @@ def build_services(
     def sealer() -> Sealer:
         return keys.value
 
-    routes = WatchedFile(settings.routes_file, parse_route_file, missing=RouteTable())
+    routes = WatchedFile(settings.routes_file, parse_route_file, "route file", until_there=RouteTable())
     client = TransceiverClient(lambda: token.value, transport)
     directory = Directory(
         routes,
@@ -124,14 +125,6 @@ async def _repeat(interval: float, one_round: Callable[[], Awaitable[None]]) -> 
             await one_round()
         except Exception:
             log.exception("background round failed")
-
-
-def parse_token(text: str) -> str:
-    """Parse the file of the internal token. Raises LocalError."""
-    token = text.strip()
-    if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise LocalError("the internal token is expected to be one line of printable ASCII", "see `usher keys new`")
-    return token
 
 
 def _parse_seal_keys(text: str, now: float) -> Sealer:

@@ -252,7 +252,6 @@ async def test_keyless_refuses_other_hosts_and_origins(tmp_path: Path, path: str
         ("keys.json", "{", "no JSON"),
         ("token", " \n", "internal token"),
         ("api-keys", "#\n", "no key in it"),
-        ("routes.json", "{", "no JSON"),
     ],
 )
 def test_a_wrong_file_keeps_the_program_from_starting(tmp_path: Path, name: str, content: str, complaint: str) -> None:

@@ -14,7 +14,7 @@ from usher_relay.admin import Admin
 from usher_relay.counters import Counters, Drop, FlowEvent
 from usher_relay.engine.interface import FlowView, RouteView, Snapshot, SocketStatus
 from usher_relay.metrics import relay_registry
-from usher_relay.source_status import SourceStatus
+from usher_shell.watched_file import SourceStatus
 from usher_relay.state import HeldKey
 
 SNAPSHOT = Snapshot(Counters(), 3, 2, 7, 1, (HeldKey("ice", "u", "active"), HeldKey("ice", "u", "retired")), 0.1, 5.0)

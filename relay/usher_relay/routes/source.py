@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from usher_core.routes import RouteTable
-from usher_relay.source_status import SourceStatus
+from usher_shell.watched_file import SourceStatus
 
 
 class RouteSource(Protocol):

@@ -10,7 +10,7 @@ import pytest
 import structlog
 
 from usher_core.errors import LocalError
-from usher_relay.watched_file import WatchedFile
+from usher_shell.watched_file import MAX_BYTES, WatchedFile
 
 
 def parse(text: str) -> int:
@@ -19,14 +19,29 @@ def parse(text: str) -> int:
     return int(text)
 
 
+NOTHING = -1
+
+
 class Watch:
+    """A file, and all its contents that were new at a look."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.got: list[int] = []
-        self.file = WatchedFile(path, parse, "test file")
+        self._file: WatchedFile[int] | None = None
+
+    @property
+    def file(self) -> WatchedFile[int]:
+        assert self._file is not None
+        return self._file
 
     def look(self) -> list[int]:
-        self.file.look(self.got.append)
+        if self._file is None:
+            self._file = WatchedFile(self.path, parse, "test file", until_there=NOTHING)
+            if self._file.value != NOTHING:
+                self.got.append(self._file.value)
+        elif self._file.look():
+            self.got.append(self._file.value)
         return self.got
 
     def write(self, text: str, *, settled: bool = True) -> None:
@@ -136,16 +151,44 @@ def test_a_file_that_is_no_text_is_broken(watch: Watch) -> None:
     assert "UTF-8" in watch.file.status().fault
 
 
-def test_content_that_its_user_refuses_is_broken(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("1")
+def test_a_file_that_comes_back_as_it_was_is_right_again(watch: Watch) -> None:
+    watch.write("1")
+    watch.look()
+    away = watch.path.with_name("away")
+    watch.path.rename(away)
+    watch.look()
+    assert watch.file.is_wrong
+    away.rename(watch.path)
+    assert watch.look() == [1], "nothing new"
+    assert not watch.file.is_wrong
 
-    def refuse(_content: int) -> None:
-        raise LocalError("of no use")
 
-    file = WatchedFile(tmp_path / "file", parse, "test file")
-    file.look(refuse)
-    assert file.status().fault == "of no use"
-    assert not file.status().loaded
+def test_a_broken_file_stays_broken_until_it_changes(watch: Watch) -> None:
+    watch.write("1")
+    watch.look()
+    watch.write("x")
+    for _ in range(3):
+        watch.look()
+        assert watch.file.is_wrong
+    assert watch.file.value == 1
+
+
+def test_a_missing_or_wrong_file_is_an_error_at_the_start_unless_it_may_come_later(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with pytest.raises(LocalError, match=r"test file .* can't be read: No such file"):
+        WatchedFile(path, parse, "test file")
+    path.write_text("x")
+    with pytest.raises(LocalError, match="is no number"):
+        WatchedFile(path, parse, "test file")
+    assert WatchedFile(path, parse, "test file", until_there=0).value == 0
+
+
+def test_a_file_beyond_the_size_limit_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with path.open("wb") as sparse:
+        sparse.truncate(MAX_BYTES + 1)
+    with pytest.raises(LocalError, match="more than"):
+        WatchedFile(path, parse, "test file")
 
 
 def test_a_file_that_never_was_is_waited_for(watch: Watch, lines: list[Any]) -> None:
