@@ -37,8 +37,9 @@ class Slow:
 async def test_port_zero_is_a_number_before_the_server_starts() -> None:
     server = Slow().server()
     assert not server.url.endswith(":0")
-    await server.start()
+    serving = await server.start()
     await server.stop()
+    assert serving.done()
 
 
 async def test_a_request_under_way_is_finished_and_no_new_one_taken() -> None:
