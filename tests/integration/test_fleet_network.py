@@ -47,12 +47,12 @@ async def test_a_nat_that_changes_the_port_costs_a_speaking_client_no_audible_ga
 async def test_loss_and_jitter_cost_no_stall_and_no_growing_delay(fleet: Fleet) -> None:
     async with UdpProxy(fleet.udp, Weather(loss=0.05, jitter_s=0.03)) as proxy:
         via = "{}:{}".format(*proxy.address)
-        with calling(fleet.url, "--seconds=20", f"--via={via}") as caller:
+        with calling(fleet.url, "--seconds=12", f"--via={via}") as caller:
             call = await outcome(caller)
         assert proxy.lost / (proxy.lost + proxy.forwarded) == pytest.approx(0.05, abs=0.02)
     print(
         f"\n5 % loss, 30 ms jitter, each way: longest gap {call['longest_gap_ms']} ms (in the audio sent to us: "
-        f"{call['content_gap_ms']} ms), delay {call['delay_ms']} ms, its growth in 20 s {call['delay_growth_ms']} ms, "
+        f"{call['content_gap_ms']} ms), delay {call['delay_ms']} ms, its growth in 12 s {call['delay_growth_ms']} ms, "
         f"lost {call['lost']} of {call['lost'] + call['received']}"
     )
     assert call["tone_hz"] == pytest.approx(440, abs=2)
