@@ -7,15 +7,20 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from usher_cli.up.child import usher_command
+
 READY_WITHIN_S = 30.0
 ENDED_WITHIN_S = 3.0
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("USHER_")}
 
 
 class Fleet:
@@ -25,22 +30,14 @@ class Fleet:
         self.state_file = directory / "state.json"
         self.log: list[str] = []
         self.process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "usher_cli",
-                "up",
-                "--http=127.0.0.1:0",
-                "--udp=127.0.0.1:0",
-                f"--state-file={self.state_file}",
-                *flags,
-            ],
+            # It dies with us: a test run that is killed must not leave a fleet behind.
+            usher_command(["up", "--http=127.0.0.1:0", "--udp=127.0.0.1:0", f"--state-file={self.state_file}", *flags]),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             # As from a terminal with a job of its own.
             start_new_session=True,
-            env={name: value for name, value in os.environ.items() if not name.startswith("USHER_")},
+            env={**_environment(), "TMPDIR": str(directory)},
         )
         self._readers = [threading.Thread(target=self._read_log, daemon=True)]
         self._readers[0].start()
@@ -141,11 +138,11 @@ class Caller:
 
     def __init__(self, url: str, *flags: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "usher_cli", "call", url, "--json", *flags],
+            usher_command(["call", url, "--json", *flags]),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={name: value for name, value in os.environ.items() if not name.startswith("USHER_")},
+            env=_environment(),
         )
         self.steps: list[str] = []
         self._reader = threading.Thread(target=self._read_steps, daemon=True)
