@@ -85,6 +85,9 @@ def _listen(host: str, port: int, flag: str) -> socket.socket:
         raise LocalError(f"{flag} {join_host_port(host, port)} is no address of this host: {error.strerror}") from None
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Accepted sockets inherit it. Without it each answer of two writes waits 40 ms for the caller's delayed ACK;
+        # event loops set it only where they see that a socket is TCP.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listener.bind(address)
         listener.listen(BACKLOG)
     except OSError as error:

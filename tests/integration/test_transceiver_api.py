@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -243,9 +242,3 @@ async def test_observing_needs_the_token_and_a_session(tmp_path: Path) -> None:
                 await receive(socket)
             assert closed.value.rcvd is not None
             assert closed.value.rcvd.reason == "unknown_session"
-
-
-async def test_answers_do_not_wait_for_delayed_acknowledgements(tmp_path: Path) -> None:
-    async with rig(tmp_path) as running:
-        listening = running.transceiver._http._listening
-        assert listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

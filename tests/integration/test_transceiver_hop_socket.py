@@ -9,10 +9,10 @@ import time
 from typing import Any
 
 import pytest
+import structlog
 
 from tests.transceiver_rig import until
 from usher_core.errors import LocalError
-from usher_transceiver import hop_socket
 from usher_transceiver.hop_socket import HEARTBEAT, MAX_PER_WAKE_UP, HopSocket
 
 BUFFER = 212_992
@@ -132,14 +132,14 @@ async def test_an_address_in_use_or_not_ours_is_our_own_mistake() -> None:
     shared.close()
 
 
-async def test_a_smaller_buffer_than_wanted_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    warnings: list[dict[str, Any]] = []
-    monkeypatch.setattr(hop_socket.log, "warning", lambda _text, **facts: warnings.append(facts), raising=False)
-    shared = HopSocket("127.0.0.1", 0, 1 << 29, time.monotonic)
-    if shared.receive_buffer < 1 << 29:
-        assert warnings[0]["got"] == shared.receive_buffer
-        assert "sysctl" in warnings[0]["fix"]
+async def test_a_smaller_buffer_than_wanted_is_known_and_said() -> None:
+    with structlog.testing.capture_logs() as lines:
+        shared = HopSocket("127.0.0.1", 0, 1 << 29, time.monotonic)
     shared.close()
+    assert 0 < shared.receive_buffer <= 1 << 29
+    if shared.receive_buffer < 1 << 29:
+        assert lines[0]["granted"] == shared.receive_buffer
+        assert "sysctl" in lines[0]["fix"]
 
 
 def test_a_heartbeat_is_no_hop_datagram() -> None:

@@ -42,6 +42,14 @@ async def test_port_zero_is_a_number_before_the_server_starts() -> None:
     assert serving.done()
 
 
+async def test_answers_do_not_wait_for_delayed_acknowledgements() -> None:
+    server = Slow().server()
+    serving = await server.start()
+    assert server._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    await server.stop()
+    assert serving.done()
+
+
 async def test_a_request_under_way_is_finished_and_no_new_one_taken() -> None:
     slow = Slow()
     server = slow.server()

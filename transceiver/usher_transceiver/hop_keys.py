@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -13,8 +14,15 @@ from usher_core.hop import HopDatagram
 from usher_core.ids import Route
 from usher_core.keys import HopKeyRing, IceKeyRing, parse_key_file
 from usher_core.ufrag import RANDOM_LENGTH
+from usher_shell.watched_file import WatchedFile
 
 log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class _Rings:
+    ice: IceKeyRing
+    hop: HopKeyRing
 
 
 class TransceiverKeys:
@@ -27,40 +35,30 @@ class TransceiverKeys:
     """
 
     def __init__(self, path: Path, route: Route, wall: Callable[[], float]) -> None:
-        self._path = path
         self._route = route
         self._wall = wall
-        self._stamp: tuple[int, int] = (0, 0)
-        self.failures = 0
-        self._load()
+        self._file = WatchedFile(path, self._parse, "key file", fix="make one with `usher keys new`")
+        self._active = self._file.value.hop.active(wall())
         self.make_ufrag(lambda _: False)  # Fails now rather than at the first call.
 
-    def _load(self) -> None:
-        try:
-            stat = self._path.stat()
-            text = self._path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise LocalError(f"the key file {self._path} can't be read: {error.strerror}", "see --keys-file") from None
+    def _parse(self, text: str) -> _Rings:
         parsed = parse_key_file(text)
-        ice, hop = IceKeyRing(parsed.ice), HopKeyRing(parsed.hop)
-        active = hop.active(self._wall())
-        self._ice, self._hop, self._active = ice, hop, active
-        self._stamp = (stat.st_mtime_ns, stat.st_size)
+        rings = _Rings(IceKeyRing(parsed.ice), HopKeyRing(parsed.hop))
+        rings.hop.active(self._wall())  # A file without an active key is a broken one.
+        return rings
 
     def refresh(self) -> None:
-        """Read the file again if it changed, and choose the active key again. A broken file leaves the last good
-        keys.
-        """
+        """Read the file again if it changed, and choose the active key again."""
+        self._file.look()
         try:
-            stat = self._path.stat()
-            if (stat.st_mtime_ns, stat.st_size) != self._stamp:
-                self._load()
-                log.info("keys read again", file=str(self._path))
-            else:
-                self._active = self._hop.active(self._wall())
-        except (LocalError, OSError) as error:
-            self.failures += 1
-            log.warning("the key file is unusable; the last good keys stay in use", problem=str(error))
+            self._active = self._file.value.hop.active(self._wall())
+        except LocalError as error:
+            log.error("no hop key is active any more; the last one stays in use", error=str(error))
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether the file is lost or broken, so that older keys are in use."""
+        return self._file.is_wrong
 
     @property
     def active(self) -> tuple[int, bytes]:
@@ -69,13 +67,13 @@ class TransceiverKeys:
 
     def verify(self, datagram: HopDatagram) -> bool:
         """Tell whether one of our hop keys made the MAC."""
-        return self._hop.verify(datagram)
+        return self._file.value.hop.verify(datagram)
 
     def make_ufrag(self, is_taken: Callable[[bytes], bool]) -> tuple[str, str]:
         """Return a new (ufrag, password); drawn again while it names a live session. Raises LocalError without a
         key.
         """
         while True:
-            ufrag, password = self._ice.make(self._route, secrets.token_bytes(RANDOM_LENGTH), self._wall())
+            ufrag, password = self._file.value.ice.make(self._route, secrets.token_bytes(RANDOM_LENGTH), self._wall())
             if not is_taken(ufrag.encode("ascii")):
                 return ufrag, password

@@ -15,6 +15,7 @@ from typing import Protocol
 import structlog
 
 from usher_core.errors import LocalError
+from usher_shell.udp_buffers import granted_buffers, set_buffers
 from usher_transceiver.paths import SocketAddress
 
 MAX_PER_WAKE_UP = 64
@@ -55,8 +56,8 @@ class HopSocket:
         self.receive_failures = 0
         self.last_heartbeat = clock()
         self._socket = _bind(host, port)
-        self.receive_buffer = _set_buffer(self._socket, socket.SO_RCVBUF, buffer_bytes)
-        self.send_buffer = _set_buffer(self._socket, socket.SO_SNDBUF, buffer_bytes)
+        set_buffers(self._socket, "hop", buffer_bytes, buffer_bytes)
+        self.receive_buffer, self.send_buffer = granted_buffers(self._socket)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -148,18 +149,3 @@ def _try_option(bound: socket.socket, level: int, option: int, value: int) -> No
         bound.setsockopt(level, option, value)
     except OSError as error:
         log.info("the path MTU option is not available here", problem=error.strerror)
-
-
-def _set_buffer(bound: socket.socket, option: int, wanted: int) -> int:
-    bound.setsockopt(socket.SOL_SOCKET, option, wanted)
-    # Linux doubles the value for its own book-keeping (socket(7)).
-    got = bound.getsockopt(socket.SOL_SOCKET, option) // 2
-    if got < wanted:
-        name = "net.core.rmem_max" if option == socket.SO_RCVBUF else "net.core.wmem_max"
-        log.warning(
-            "the kernel gives a smaller socket buffer; bursts may be lost",
-            wanted=wanted,
-            got=got,
-            fix=f"sysctl -w {name}={wanted}",
-        )
-    return got

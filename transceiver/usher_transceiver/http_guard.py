@@ -20,13 +20,13 @@ class HttpGuard:
 
     Args:
         app: what comes after.
-        token: the secret of `Authorization: Bearer …`; compared in constant time.
+        token: gives the secret of `Authorization: Bearer …`; compared in constant time.
         clock: seconds, monotonic.
     """
 
-    def __init__(self, app: ASGIApp, token: str, clock: Callable[[], float]) -> None:
+    def __init__(self, app: ASGIApp, token: Callable[[], str], clock: Callable[[], float]) -> None:
         self._app = app
-        self._expected = f"Bearer {token}".encode()
+        self._token = token
         self._clock = clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -46,7 +46,7 @@ class HttpGuard:
 
     def _is_authorised(self, scope: Scope) -> bool:
         given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        return hmac.compare_digest(given, self._expected)
+        return hmac.compare_digest(given, f"Bearer {self._token()}".encode())
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":

@@ -46,7 +46,7 @@ def _unknown_session() -> ApiError:
 
 def make_app(
     sessions: SessionRegistry,
-    token: str,
+    token: Callable[[], str],
     clock: Callable[[], float],
     metrics: CollectorRegistry,
     is_live: Callable[[], bool],
@@ -55,7 +55,7 @@ def make_app(
 
     Args:
         sessions: of this process.
-        token: the internal token.
+        token: gives the internal token.
         clock: seconds, monotonic.
         metrics: what /metrics shows.
         is_live: whether the loop and the hop socket go round.

@@ -7,24 +7,23 @@ one ends every call at once. Either way each client that is left gets SCTP abort
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import json
 import signal
-import socket
 import time
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import structlog
-import uvicorn
 import uvloop
 
 from usher_core.errors import LocalError
 from usher_core.ids import join_host_port, split_host_port
+from usher_core.internal_api import parse_token
 from usher_core.logs import configure
 from usher_core.settings import announce
+from usher_shell.http_server import HttpServer
+from usher_shell.watched_file import WatchedFile
 from usher_transceiver.certificate import Certificate
 from usher_transceiver.hop_keys import TransceiverKeys
 from usher_transceiver.hop_socket import HopSocket
@@ -41,6 +40,7 @@ HOUSEKEEPING_S = 1.0
 HEARTBEAT_LIMIT_S = 10.0
 """Seconds without a datagram to ourselves after which the hop socket counts as stuck."""
 MAX_EVENT_BYTES = 262_144
+MAX_CONNECTIONS = 2048
 
 log = structlog.get_logger()
 
@@ -72,7 +72,7 @@ class Transceiver:
         self._settings = settings
         self._clock = asyncio.get_running_loop().time
         route = settings.route
-        token = _read_token(settings.token_file)
+        self._token = WatchedFile(settings.token_file, parse_token, "token file", fix="make one with `usher keys new`")
         self._keys = TransceiverKeys(settings.keys_file, route, time.time)
         self._socket = HopSocket(*split_host_port(settings.udp), settings.socket_buffer, self._clock)
         self._mux = Mux(route, self._keys, self._socket.send, self._clock, time.time)
@@ -82,8 +82,17 @@ class Transceiver:
             route, self._keys, self._mux, self._ticker, codec, Certificate(), _registry_settings(settings), self._clock
         )
         collector = TransceiverCollector(self.sessions, self._mux, self._socket, self._ticker, self._keys, codec.name)
-        app = make_app(self.sessions, token, self._clock, make_metrics(collector), self.is_live)
-        self._http = _HttpServer(app, settings.http)
+        app = make_app(self.sessions, lambda: self._token.value, self._clock, make_metrics(collector), self.is_live)
+        self._http = HttpServer(
+            app,
+            settings.http,
+            "--http",
+            ws="websockets-sansio",
+            ws_max_size=MAX_EVENT_BYTES,
+            lifespan="off",
+            timeout_graceful_shutdown=1,
+            limit_concurrency=MAX_CONNECTIONS,
+        )
         self._signals = 0
         self._told_to_end = asyncio.Event()
         self._told_twice = asyncio.Event()
@@ -124,7 +133,7 @@ class Transceiver:
         self._socket.start(self._mux.on_datagram)
         self._socket.beat()
         self._housekeeping = asyncio.create_task(self._keep_house())
-        await self._http.start()
+        self._serving = await self._http.start()
         log.info("ready", udp=self.udp, http=self.http, route=str(self._settings.route))
 
     async def serve(self) -> None:
@@ -158,58 +167,8 @@ class Transceiver:
         while True:
             await asyncio.sleep(HOUSEKEEPING_S)
             self._keys.refresh()
+            self._token.look()
             self._socket.beat()
-
-
-class _Server(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        """Leave the signals alone: they are the transceiver's."""
-        yield
-
-
-class _HttpServer:
-    """uvicorn in our loop, on a socket of our own, so that port 0 works."""
-
-    def __init__(self, app: Any, where: str) -> None:
-        host, port = split_host_port(where)
-        try:
-            family, _, _, _, address = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM)[0]
-            self._listening = socket.create_server(address[:2], family=family, backlog=1024)
-        except OSError as error:
-            raise LocalError(f"--http {where} can't be used: {error.strerror}", "is another process there?") from None
-        # Accepted sockets inherit it. asyncio sets it only where a socket names its protocol, which this one does
-        # not; without it each answer of two writes waits 40 ms for the caller's delayed ACK.
-        self._listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        bound = self._listening.getsockname()
-        self.url = f"http://{join_host_port(bound[0], bound[1])}"
-        config = uvicorn.Config(
-            app,
-            ws="websockets-sansio",
-            ws_max_size=MAX_EVENT_BYTES,
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=1,
-            limit_concurrency=2048,
-        )
-        self._server = _Server(config)
-        self._serving: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        self._serving = asyncio.create_task(self._server.serve([self._listening]))
-        while not self._server.started:
-            if self._serving.done():
-                self._serving.result()
-                raise LocalError("the HTTP server ended by itself", "the log above tells why")
-            await asyncio.sleep(0.005)
-
-    async def stop(self) -> None:
-        if self._serving is not None:
-            self._server.should_exit = True
-            await self._serving
-        self._listening.close()
 
 
 def _registry_settings(settings: TransceiverSettings) -> RegistrySettings:
@@ -220,16 +179,6 @@ def _registry_settings(settings: TransceiverSettings) -> RegistrySettings:
         encoder=EncoderSettings(bitrate=settings.opus_bitrate, complexity=settings.opus_complexity),
         limits=Limits(settings.session_max_age, settings.idle_timeout, settings.backend_start_limit),
     )
-
-
-def _read_token(path: Path) -> str:
-    try:
-        token = path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise LocalError(f"the token file {path} can't be read: {error}", "see --token-file") from None
-    if len(token) < 16:
-        raise LocalError(f"the token in {path} has fewer than 16 characters", "make one with `usher keys new`")
-    return token
 
 
 def _read_backend_config(path: Path | None) -> dict[str, Any]:

@@ -83,7 +83,7 @@ class TransceiverCollector(Collector):
         yield _counter("late_ticks", "Ticks that came more than 10 ms late", self._ticker.late_ticks)
         yield _counter("skipped_ticks", "Ticks given up after a stall", self._ticker.skipped_ticks)
         yield _gauge("worst_late_seconds", "Latest tick since the beginning", self._ticker.worst_late)
-        yield _counter("key_file_failures", "Times the key file was unusable", self._keys.failures)
+        yield _gauge("key_file_wrong", "1 while the key file is lost or broken", self._keys.is_wrong)
         yield InfoMetricFamily(f"{_PREFIX}codec", "The Opus codec in use", {"codec": self._codec})
 
 

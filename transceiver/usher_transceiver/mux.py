@@ -26,7 +26,6 @@ from usher_core.errors import RemoteError
 from usher_core.hop import HopDatagram, HopType, Outer, Record, RecordFlag
 from usher_core.ids import ClientPath, Route
 from usher_core.rtp import peek_ssrc
-from usher_transceiver.hop_keys import TransceiverKeys
 from usher_transceiver.ice import CheckOutcome
 from usher_transceiver.joiner import Joiner
 from usher_transceiver.paths import SocketAddress, Via
@@ -45,6 +44,17 @@ _ALIVE = RecordFlag.ALIVE.value
 SendHop = Callable[[bytes, SocketAddress], None]
 
 log = structlog.get_logger()
+
+
+class HopKeys(Protocol):
+    """What authenticates hop datagrams."""
+
+    @property
+    def active(self) -> tuple[int, bytes]:
+        """Id and key for what we send."""
+
+    def verify(self, datagram: HopDatagram) -> bool:
+        """Whether one of our keys made its MAC."""
 
 
 class Owner(Protocol):
@@ -82,7 +92,7 @@ class Mux:
     def __init__(
         self,
         route: Route,
-        keys: TransceiverKeys,
+        keys: HopKeys,
         send: SendHop,
         clock: Callable[[], float],
         wall: Callable[[], float],

@@ -24,6 +24,7 @@ from usher_relay.engine.interface import SocketStatus
 from usher_relay.listeners import Listener
 from usher_relay.state import Endpoint
 from usher_relay.uplink import MAX_CLIENT_DATAGRAM, Packet
+from usher_shell.udp_buffers import granted_buffers, set_buffers
 
 log = structlog.get_logger()
 
@@ -73,7 +74,7 @@ class ListenSocket:
         self._id = listener.id.to_bytes(2)
         self._family = socket.AF_INET6 if listener.is_ipv6 else socket.AF_INET
         self.socket = _open(self._family, listener.host, listener.port, reuse_port=True)
-        _set_buffers(self.socket, self.name, receive_buffer, send_buffer)
+        set_buffers(self.socket, self.name, receive_buffer, send_buffer)
         if listener.is_wildcard:
             if listener.is_ipv6:
                 self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
@@ -173,7 +174,7 @@ class UpstreamSocket:
         self._hop_mtu = hop_mtu
         family = socket.AF_INET6 if self._is_ipv6 else socket.AF_INET
         self.socket = _open(family, host, 0, reuse_port=False, dual_stack=True)
-        _set_buffers(self.socket, self.name, receive_buffer, send_buffer)
+        set_buffers(self.socket, self.name, receive_buffer, send_buffer)
         if _LINUX:
             self.socket.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _PMTUDISC_DO)
             if self._is_ipv6:
@@ -215,7 +216,7 @@ def status(sock: ListenSocket | UpstreamSocket) -> SocketStatus:
             drops = _MEMINFO.unpack(memory)[_MEMINFO_DROPS_AT]
         except (OSError, struct.error):
             drops = None
-    return SocketStatus(sock.name, *_granted_buffers(sock.socket), drops)
+    return SocketStatus(sock.name, *granted_buffers(sock.socket), drops)
 
 
 def _open(
@@ -236,30 +237,6 @@ def _open(
             "is the port in use by another program, or the address not of this host?",
         ) from None
     return sock
-
-
-def _set_buffers(sock: socket.socket, name: str, receive: int, send: int) -> None:
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send)
-    asked = {"rmem_max": receive, "wmem_max": send}
-    for (limit, wanted), granted in zip(asked.items(), _granted_buffers(sock), strict=True):
-        if granted < wanted:
-            log.warning(
-                "the kernel grants a smaller socket buffer than asked for",
-                socket=name,
-                asked=wanted,
-                granted=granted,
-                fix=f"sysctl -w net.core.{limit}={wanted}",
-            )
-
-
-def _granted_buffers(sock: socket.socket) -> tuple[int, int]:
-    # Linux answers with the double of what counts for data: the other half is for its own records.
-    share = 2 if _LINUX else 1
-    return (
-        sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // share,
-        sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // share,
-    )
 
 
 def _path_mtu(host: str, is_ipv6: bool) -> int:
