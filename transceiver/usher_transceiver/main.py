@@ -70,7 +70,8 @@ class Transceiver:
 
     def __init__(self, settings: TransceiverSettings) -> None:
         self._settings = settings
-        self._clock = asyncio.get_running_loop().time
+        # The loop's own clock stands still during a callback and counts whole ms; both have one base.
+        self._clock = time.monotonic
         route = settings.route
         self._token = WatchedFile(settings.token_file, parse_token, "token file", fix="make one with `usher keys new`")
         self._keys = TransceiverKeys(settings.keys_file, route, time.time)
