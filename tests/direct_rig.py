@@ -17,7 +17,8 @@ from usher_core.internal_api import AdvertisedAddress, CreateSession
 from usher_transceiver.backends.protocol import AudioFrame, AudioKind, BackendCall, Event
 from usher_transceiver.certificate import Certificate
 from usher_transceiver.hop_keys import TransceiverKeys
-from usher_transceiver.media.codec import EncoderSettings, load_codec
+from usher_transceiver.media.choose_codec import load_codec
+from usher_transceiver.media.codec import EncoderSettings
 from usher_transceiver.media.ticker import Ticker
 from usher_transceiver.mux import Mux
 from usher_transceiver.session import Limits

@@ -13,7 +13,7 @@ from usher_core.ids import ClientPath, Route, pack_address
 from usher_core.keys import HopKeyRing, IceKeyRing, KeyFile, parse_key_file
 from usher_core.stun import Attribute, StunClass
 from usher_relay.counters import Drop, FlowEvent
-from usher_relay.flows import Flow
+from usher_relay.flow import Flow
 from usher_relay.forwarder import Forwarder
 from usher_relay.hop_codec import route_bytes
 from usher_relay.state import Endpoint, Limits, LiveRoute, RelayKeys

@@ -11,10 +11,8 @@ Rules:
 from __future__ import annotations
 
 from itertools import chain, islice
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from usher_relay.flows import Flow
+from usher_relay.flow import Flow
 
 MAX_CANDIDATES = 4
 

@@ -31,7 +31,7 @@ from usher_core.hop import MAC_PAYLOAD_LENGTH, RecordFlag, split
 from usher_core.rtp import is_rtcp, peek_ssrc
 from usher_core.stun import StunClass, StunMessage
 from usher_relay.counters import Drop
-from usher_relay.flows import Flow
+from usher_relay.flow import Flow
 from usher_relay.hop_codec import LENGTHS, Stamp, encode_data, pack_mac, record_header, route_bytes
 from usher_relay.state import Endpoint, LiveRoute, RelayState
 

@@ -8,7 +8,7 @@ from random import Random
 from tests.fuzz.harness import instrumented, main
 
 with instrumented():
-    from usher_transceiver.media.codec import load_codec
+    from usher_transceiver.media.choose_codec import load_codec
     from usher_transceiver.media.frame import FRAME_BYTES, AudioFrame
     from usher_transceiver.media.rtcp import Report, ReportBlock, build_bye, build_report
     from usher_transceiver.media.rtp import RtpPacket, build_rtp

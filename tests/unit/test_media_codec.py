@@ -12,7 +12,8 @@ from structlog.testing import capture_logs
 from tests.media_tone import frames_of, frequency, level, tone
 from usher_core.errors import LocalError, RemoteError
 from usher_transceiver.media import opus
-from usher_transceiver.media.codec import MAX_PACKET, Codec, EncoderSettings, load_codec
+from usher_transceiver.media.choose_codec import load_codec
+from usher_transceiver.media.codec import MAX_PACKET, Codec, EncoderSettings
 from usher_transceiver.media.frame import FRAME_BYTES, FRAME_SAMPLES, SILENCE
 from usher_transceiver.media.opus import LibOpus
 from usher_transceiver.media.opus_packet import dtx_packet, packet_duration

@@ -28,7 +28,8 @@ from usher_transceiver.certificate import Certificate
 from usher_transceiver.hop_keys import TransceiverKeys
 from usher_transceiver.hop_socket import HopSocket
 from usher_transceiver.internal_api import make_app
-from usher_transceiver.media.codec import EncoderSettings, load_codec
+from usher_transceiver.media.choose_codec import load_codec
+from usher_transceiver.media.codec import EncoderSettings
 from usher_transceiver.media.ticker import Ticker
 from usher_transceiver.metrics import TransceiverCollector, make_metrics
 from usher_transceiver.mux import Mux

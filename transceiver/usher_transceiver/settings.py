@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 from usher_core.errors import LocalError
 from usher_core.ids import MAX_CLUSTER, MAX_POD, MAX_WORKER, Route, split_host_port
 from usher_core.settings import ProgramSettings
-from usher_transceiver.media.codec import CodecPreference
+from usher_transceiver.media.choose_codec import CodecPreference
 
 
 class TransceiverSettings(ProgramSettings):

@@ -26,7 +26,7 @@ from usher_core.routes import RouteTable
 from usher_relay.counters import Drop
 from usher_relay.engine.interface import EngineConfig, FlowView, RouteView, Snapshot, SocketStatus
 from usher_relay.engine.sockets import ListenSocket, UpstreamSocket, drop_reason, status
-from usher_relay.flows import Flow
+from usher_relay.flow import Flow
 from usher_relay.forwarder import Forwarder
 from usher_relay.hop_codec import route_bytes, route_of
 from usher_relay.state import Endpoint, LiveRoute, RelayKeys

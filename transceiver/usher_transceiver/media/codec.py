@@ -1,9 +1,7 @@
-"""The Opus codec of a process: libopus where it is, else the one in PyAV."""
+"""What an Opus codec does; `choose_codec` has the one of this process."""
 
 from dataclasses import dataclass
 from typing import Literal, Protocol
-
-import structlog
 
 from usher_core.errors import LocalError
 
@@ -62,30 +60,5 @@ class Codec(Protocol):
     def decoder(self) -> Decoder: ...
 
 
-CodecPreference = Literal["auto", "libopus", "pyav"]
 MAX_PACKET = 1000
 """Bytes of an encoded packet at most, so that RTP, SRTP and hop headers fit beside it in 1200."""
-
-
-def load_codec(preference: CodecPreference = "auto") -> Codec:
-    """Return the best codec there is, and say in the log which. Raises LocalError when there is none."""
-    # Imported here because each needs a library that may be absent.
-    from usher_transceiver.media.opus import LibOpus  # noqa: PLC0415
-    from usher_transceiver.media.opus_pyav import PyAvOpus  # noqa: PLC0415
-
-    log = structlog.get_logger()
-    if preference != "pyav":
-        try:
-            codec = LibOpus()
-        except LocalError as error:
-            if preference == "libopus":
-                raise
-            log.warning(
-                "libopus not found, using the slower PyAV codec: no packet loss concealment beyond repetition",
-                problem=error.message,
-                fix=error.fix,
-            )
-        else:
-            log.info("opus codec", codec=codec.name)
-            return codec
-    return PyAvOpus()
