@@ -194,7 +194,7 @@ async def test_changed_keys_are_used_without_a_restart_and_broken_ones_are_not(t
         await until(client.hears_tone, "the call goes on")
         new_key = secrets.token_bytes(16)
         write_files(tmp_path, new_key)
-        await until(lambda: times_read(tmp_path / "log") == 2, "read again")
+        await until(lambda: times_read(tmp_path / "log") >= 2, "read again")
         # The relay of this test knows one key, so from now on it has to be the new one.
         running.relay.hop_key = new_key
         before = len(client.frames)
