@@ -1,0 +1,286 @@
+"""docs/metrics.md and the example alerts against what the programs export: nothing missing, nothing invented."""
+
+import ast
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from fastapi.routing import APIRoute
+from prometheus_client.core import Metric
+
+from tests.pages import ROOT, Row, codes, pages, rows
+from tests.signaling_fakes import signaling
+from usher_core import hop, stun
+from usher_core.internal_api import Load
+from usher_core.keys import KeyState
+from usher_relay.counters import Counters
+from usher_relay.engine.interface import Snapshot, SocketStatus
+from usher_relay.engine.python_engine import PythonEngine
+from usher_relay.metrics import RelayCollector
+from usher_relay.state import HeldKey
+from usher_shell.watched_file import SourceStatus
+from usher_signaling import auth, calls
+from usher_transceiver import aiortc_adapter, hop_socket, mux, participant, sctp_guard, sessions, srtp
+from usher_transceiver.ice import CheckOutcome
+from usher_transceiver.metrics import TransceiverCollector
+from usher_transceiver.session import EndReason
+
+PAGE = ROOT / "docs" / "metrics.md"
+RULES = ROOT / "examples" / "prometheus-rules.yaml"
+
+UNBOUNDED = {
+    ("usher_relay_keys", "id"),
+    ("usher_relay_receive_buffer_bytes", "socket"),
+    ("usher_relay_send_buffer_bytes", "socket"),
+    ("usher_relay_kernel_drops_total", "socket"),
+    ("usher_transceiver_codec_info", "codec"),
+    ("usher_signaling_requests_total", "status"),
+}
+"""Labels whose values are the installation's; the page describes them in words."""
+
+ON_THE_WAY_OF_A_PACKET = (hop, stun, mux, participant, srtp, sctp_guard, aiortc_adapter)
+"""Modules whose RemoteErrors the mux counts."""
+
+
+@dataclass
+class Described:
+    """A metric: its type, and the values of each label, None where they are the installation's."""
+
+    kind: str
+    labels: dict[str, set[str] | None] = field(default_factory=dict)
+
+
+Exported = dict[str, Described]
+
+
+@cache
+def tree(module: ModuleType) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(Path(str(module.__file__)).read_text())))
+
+
+def called_with(module: ModuleType, function: str, position: int = 0) -> set[str]:
+    """The literals that a module hands to a function or method."""
+    found = set()
+    for node in tree(module):
+        if isinstance(node, ast.Call) and len(node.args) > position:
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            argument = node.args[position]
+            if name == function and isinstance(argument, ast.Constant):
+                found.add(str(argument.value))
+    return found
+
+
+def keys_of(module: ModuleType, attribute: str) -> set[str]:
+    """The literals by which a module indexes an attribute: `self.drops["hop_type"]`."""
+    return {
+        str(node.slice.value)
+        for node in tree(module)
+        if isinstance(node, ast.Subscript)
+        and isinstance(node.slice, ast.Constant)
+        and getattr(node.value, "attr", "") == attribute
+    }
+
+
+def once_each(values: Any) -> Counter[str]:
+    return Counter(map(str, values))
+
+
+def relay_metrics() -> list[Metric]:
+    held = tuple(HeldKey(kind, "1", state) for kind in ("ice", "hop") for state in KeyState)
+    snapshot = Snapshot(Counters(), 1, 1, 1, 1, held, 0.1, 1.0)
+    engine = SimpleNamespace(
+        name=PythonEngine.name, snapshot=lambda: snapshot, sockets=lambda: [SocketStatus("1", 1, 1, 0)]
+    )
+    good = SourceStatus("file", loaded=True, age=0.0, fault="")
+    return list(RelayCollector(engine, {"routes": lambda: good, "keys": lambda: good}).collect())
+
+
+class Sessions(SimpleNamespace):
+    """As much of a session registry as its metrics read."""
+
+    def __iter__(self) -> Any:
+        return iter(())
+
+
+def transceiver_metrics() -> list[Metric]:
+    registry: Any = Sessions(
+        load=lambda: Load(sessions=0, max_sessions=1, draining=False, accepts=True),
+        created=0,
+        ended=once_each(EndReason),
+        refused=once_each(keys_of(sessions, "refused")),
+        unsent=0,
+        lost_events=0,
+    )
+    reasons = set().union(*(called_with(module, "RemoteError") for module in ON_THE_WAY_OF_A_PACKET))
+    door: Any = SimpleNamespace(
+        received=0,
+        records=0,
+        sent=0,
+        paths=0,
+        time_offset_ms=0,
+        drops=once_each(reasons | keys_of(mux, "drops")),
+        checks=once_each(CheckOutcome),
+        reports=once_each(keys_of(mux, "reports")),
+        joiner=SimpleNamespace(expired=0, overflowed=0),
+    )
+    failures = keys_of(hop_socket, "send_failures") | called_with(hop_socket, "get", 1)
+    socket: Any = SimpleNamespace(
+        send_failures=once_each(failures | set(hop_socket._FAILURES.values())),
+        receive_failures=0,
+        receive_buffer=1,
+        send_buffer=1,
+    )
+    ticker: Any = SimpleNamespace(ticks=0, late_ticks=0, skipped_ticks=0, worst_late=0.0)
+    keys: Any = SimpleNamespace(is_wrong=False)
+    return list(TransceiverCollector(registry, door, socket, ticker, keys, "libopus").collect())
+
+
+async def signaling_metrics(folder: Path) -> list[Metric]:
+    async with signaling(folder) as stack:
+        paths = [route.path for route in stack.app.routes if isinstance(route, APIRoute)]
+        for path in [*paths, "/nothing-there"]:
+            await stack.client.request("GET", path.replace("{call_id}", "rtc_1"))
+        metrics = stack.app.state.services.metrics
+        for outcome in called_with(calls, "labels") | called_with(calls, "_lost", 1):
+            metrics.placements.labels(outcome)
+        for code in called_with(auth, "_unauthorised"):
+            metrics.auth_failures.labels(code)
+        return list(metrics._registry.collect())
+
+
+def described(metrics: list[Metric]) -> Exported:
+    suffixes = {"counter": "_total", "info": "_info"}
+    found: Exported = {}
+    for metric in metrics:
+        name = metric.name + suffixes.get(metric.type, "")
+        labels: dict[str, set[str] | None] = {}
+        assert metric.samples, f"{name}: no sample, so its labels are not known here"
+        for sample in metric.samples:
+            for label, value in sample.labels.items():
+                known = labels.setdefault(label, set())
+                if label != "le" and known is not None:
+                    known.add(value)
+        labels.pop("le", None)
+        for label in labels:
+            if (name, label) in UNBOUNDED:
+                labels[label] = None
+        found[name] = Described(metric.type, labels)
+    return found
+
+
+@pytest.fixture
+async def exported(tmp_path: Path) -> Exported:
+    return described([*relay_metrics(), *transceiver_metrics(), *await signaling_metrics(tmp_path)])
+
+
+def anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def values_of(text: str, page: list[Row]) -> set[str] | None:
+    """What a page says of a label's values: a list, a table elsewhere on the page, or words."""
+    if link := re.fullmatch(r"\[below\]\(#(.+)\)", text):
+        found = [codes(row.cells[0])[0] for row in page if anchor(row.heading) == link[1]]
+        assert found, f"no table under #{link[1]}"
+        assert len(found) == len(set(found)), f"a value stands twice under #{link[1]}"
+        return set(found)
+    return set(codes(text)) if re.fullmatch(r"`[^`]+`(, `[^`]+`)*", text) else None
+
+
+def documented() -> Exported:
+    page = list(rows(PAGE))
+    found: Exported = {}
+    for row in page:
+        name = codes(row.cells[0])[0] if row.cells[0].startswith("`usher_") else ""
+        if not name:
+            continue
+        assert name not in found, f"{name} stands twice"
+        _, kind, labels, meaning = row.cells
+        assert meaning, f"{name}: nothing is said of it"
+        found[name] = Described(kind)
+        for part in filter(None, labels.split(";")):
+            label, _, values = part.strip().partition(": ")
+            found[name].labels[label.strip("`")] = values_of(values, page)
+    return found
+
+
+async def test_the_page_has_every_metric_and_no_other(exported: Exported) -> None:
+    page = documented()
+    assert sorted(page) == sorted(exported)
+    assert {name: entry.kind for name, entry in page.items()} == {name: entry.kind for name, entry in exported.items()}
+
+
+async def test_the_page_has_every_label_with_all_its_values(exported: Exported) -> None:
+    page = documented()
+    for name, entry in exported.items():
+        assert page[name].labels == entry.labels, name
+
+
+async def test_values_are_explained() -> None:
+    headings = re.compile(r"(Reasons|Events|Outcomes) of `|Routes of")
+    explained = [row for row in rows(PAGE) if headings.match(row.heading)]
+    assert explained
+    assert [row.cells[0] for row in explained if not row.cells[1]] == []
+
+
+def names_in(text: str) -> set[str]:
+    return set(re.findall(r"\busher_(?:relay|transceiver|signaling)_\w+\b(?![/.]\w)", text))
+
+
+async def test_metrics_that_other_pages_name_exist(exported: Exported) -> None:
+    for page in pages():
+        unknown = {name for name in names_in(page.read_text()) if name not in exported}
+        assert unknown == set(), page.name
+
+
+async def test_drop_reasons_that_the_troubleshooting_page_names_exist(exported: Exported) -> None:
+    text = (ROOT / "docs" / "troubleshooting.md").read_text()
+    named = re.findall(r"(relay|transceiver) drops of reason `(\w+)`", text)
+    assert named
+    for program, reason in named:
+        assert reason in (exported[f"usher_{program}_drops_total"].labels["reason"] or ())
+
+
+RULE_LINES = re.compile(
+    r"""(?x) groups: | \ {2}-\ name:\ \w+ | \ {4}rules: | \ {6}-\ alert:\ (?P<alert>\w+) | \ {8}expr:\ (?P<expr>.+)
+    | \ {8}for:\ \d+[sm] | \ {8}labels: | \ {10}severity:\ (?P<severity>warning|critical) | \ {8}annotations:
+    | \ {10}summary:\ (?P<summary>".+") | \ *\#.* | """
+)
+
+
+def rules() -> dict[str, dict[str, str]]:
+    """The example rules. The file keeps to a few forms of line, so that no YAML parser is needed."""
+    found: dict[str, dict[str, str]] = {}
+    for line in RULES.read_text().splitlines():
+        match = RULE_LINES.fullmatch(line)
+        assert match, f"a line of another form: {line!r}"
+        values = {key: value for key, value in match.groupdict().items() if value}
+        if "alert" in values:
+            current = found[values.pop("alert")] = {}
+        if values:
+            current |= values
+    return found
+
+
+async def test_the_example_alerts_use_metrics_and_values_that_exist(exported: Exported) -> None:
+    for name, rule in rules().items():
+        assert set(rule) == {"expr", "severity", "summary"}, name
+        # What YAML would read as something else than a plain text.
+        assert ": " not in rule["expr"], name
+        assert " #" not in rule["expr"], name
+        assert names_in(rule["expr"]), name
+        for metric, matchers in re.findall(r"(usher_\w+)(?:\{([^}]*)\})?", rule["expr"]):
+            entry = exported[metric]
+            for label, values in re.findall(r'(\w+)=~?"([^"]*)"', matchers):
+                assert set(values.split("|")) <= (entry.labels[label] or set()), (name, metric)
+
+
+def test_the_page_explains_every_example_alert_and_no_other() -> None:
+    explained = [codes(row.cells[0])[0] for row in rows(PAGE) if row.heading == "Alerts"]
+    assert explained == [*dict.fromkeys(explained)]
+    assert set(explained) == set(rules())
