@@ -1,0 +1,143 @@
+"""Examples in pages that are no commands: JSON, TOML, Python and JavaScript. `test_docs_commands` runs the commands."""
+
+import ast
+import base64
+import json
+import subprocess
+import tomllib
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.pages import Block, blocks, pages
+from tests.signaling_fakes import place, signaling
+from usher_cli.up.members import Member, Members
+from usher_core.internal_api import ErrorAnswer
+from usher_core.keys import parse_key_file
+from usher_core.routes import parse_route_file
+from usher_transceiver.backends.registry import GROUP
+
+ALL = [block for page in pages() for block in blocks(page)]
+COMMANDS = {"sh", "console", "indented"}
+LENGTHS = {"ufrag_key": 16, "password_key": 32, "key": 16}
+
+
+def shape(value: Any) -> Any:
+    """The fields of an example and what is within them; lists by their first entry, values left out."""
+    if isinstance(value, dict):
+        return {name: shape(entry) for name, entry in value.items()}
+    return [shape(value[0])] if isinstance(value, list) and value else None
+
+
+def named(block: Block) -> str:
+    return f"{block.page}:{block.line}"
+
+
+def with_keys(value: Any) -> Any:
+    """Put keys where a key file's example has dots."""
+    if isinstance(value, dict):
+        return {
+            name: base64.b64encode(bytes(LENGTHS[name])).decode() if entry == "…" else with_keys(entry)
+            for name, entry in value.items()
+        }
+    return [with_keys(entry) for entry in value] if isinstance(value, list) else value
+
+
+async def is_key_file(example: Any, _folder: Path) -> None:
+    parsed = parse_key_file(json.dumps(with_keys(example)))
+    assert parsed.ice
+    assert parsed.hop
+
+
+async def is_route_file(example: Any, _folder: Path) -> None:
+    assert len(parse_route_file(json.dumps(example))) == 1
+
+
+async def is_state_file(example: Any, _folder: Path) -> None:
+    members = Members()
+    facts = {"udp": "127.0.0.1:1", "http": "http://127.0.0.1:2", "admin": "http://127.0.0.1:3", "pod": 1}
+    for program in ("relay", "transceiver", "signaling"):
+        members.add(Member(program, 1, {"program": program, **facts}))
+    assert shape(example) == shape(json.loads(members.state("http://127.0.0.1:4", "127.0.0.1:1")))
+
+
+async def is_error(example: Any, _folder: Path) -> None:
+    assert shape(ErrorAnswer.model_validate(example).model_dump()) == shape(example)
+
+
+async def is_call(example: Any, folder: Path) -> None:
+    async with signaling(folder) as stack:
+        placed = await place(stack.client)
+        answer = (await stack.client.get(placed.headers["location"])).json()
+    assert shape(example) == shape(answer)
+    assert example["id"].split("_")[0] == answer["id"].split("_")[0]
+
+
+async def is_secret_request(example: Any, folder: Path) -> None:
+    async with signaling(folder) as stack:
+        response = await stack.client.post("/v1/realtime/client_secrets", json=example)
+    assert response.status_code == 200, response.text
+
+
+async def is_secret(example: Any, folder: Path) -> None:
+    async with signaling(folder) as stack:
+        answer = (await stack.client.post("/v1/realtime/client_secrets", json={"session": example["session"]})).json()
+    assert shape(example) == shape(answer)
+    assert answer["session"] == example["session"]
+
+
+JSON_EXAMPLES: dict[tuple[str, frozenset[str]], Callable[[Any, Path], Awaitable[None]]] = {
+    ("docs/wire.md", frozenset({"version", "ice", "hop"})): is_key_file,
+    ("docs/wire.md", frozenset({"version", "transceivers"})): is_route_file,
+    ("docs/cli.md", frozenset({"http", "udp", "relays", "transceivers", "signaling"})): is_state_file,
+    ("docs/http-api.md", frozenset({"error"})): is_error,
+    (
+        "docs/http-api.md",
+        frozenset({"id", "object", "state", "end_reason", "backend", "path", "timings", "age_s"}),
+    ): is_call,
+    ("docs/http-api.md", frozenset({"expires_after", "session"})): is_secret_request,
+    ("docs/http-api.md", frozenset({"value", "expires_at", "session"})): is_secret,
+}
+"""By page and fields: what the example has to be."""
+
+
+@pytest.mark.parametrize("block", [block for block in ALL if block.language == "json"], ids=named)
+async def test_json_is_what_the_programs_read_and_write(block: Block, tmp_path: Path) -> None:
+    example = json.loads(block.text)
+    check = JSON_EXAMPLES.get((block.page, frozenset(example)))
+    assert check, "say in JSON_EXAMPLES what this is"
+    await check(example, tmp_path)
+
+
+def test_no_json_example_is_declared_that_no_page_has() -> None:
+    there = {(block.page, frozenset(json.loads(block.text))) for block in ALL if block.language == "json"}
+    assert set(JSON_EXAMPLES) == there
+
+
+def test_the_backend_of_the_docs_is_the_one_that_its_toml_names() -> None:
+    """`test_backend_registry` runs it."""
+    (code,) = (block for block in ALL if block.language == "python")
+    (toml,) = (block for block in ALL if block.language == "toml")
+    module, _, name = tomllib.loads(toml.text)["project"]["entry-points"][GROUP]["metronome"].partition(":")
+    tree = ast.parse(code.text)
+    assert (ast.get_docstring(tree) or "").startswith(f"{module}.py")
+    assert name in {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
+@pytest.mark.needs("node")
+@pytest.mark.parametrize("block", [block for block in ALL if block.language == "js"], ids=named)
+def test_javascript_is_well_formed(block: Block, tmp_path: Path) -> None:
+    """`tests/browser/test_browser_agents.py` makes a call with the same SDK."""
+    script = tmp_path / "example.mjs"
+    script.write_text(block.text)
+    checked = subprocess.run(["node", "--check", script], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stderr
+
+
+def test_every_code_block_says_what_it_is() -> None:
+    known = COMMANDS | {"json", "python", "toml", "js"}
+    drawings = {"docs/architecture.md", "docs/wire.md"}
+    odd = [named(block) for block in ALL if block.language not in known and block.page not in drawings]
+    assert odd == []
