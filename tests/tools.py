@@ -77,6 +77,7 @@ TOOLS = {
     "atheris": Tool(_atheris, "run `make setup` with CPython 3.11 to 3.14 on Linux x86_64: atheris has wheels there"),
     "cargo": Tool(_program("cargo"), "install Rust with rustup, or `apt install cargo`"),
     "chromium": Tool(_chromium, "`apt install chromium`, or set USHER_CHROMIUM to the path of one"),
+    "curl": Tool(_program("curl"), "`apt install curl`"),
     "go": Tool(_program("go"), "install Go, or `apt install golang-go`"),
     "ip": Tool(_program("ip"), "`apt install iproute2`"),
     "ipv6": Tool(_ipv6_loopback, "give the loopback interface ::1 (sysctl net.ipv6.conf.lo.disable_ipv6=0)"),
@@ -85,6 +86,7 @@ TOOLS = {
     "package-index": Tool(_package_index, "let pip reach a Python package index"),
     "redis-server": Tool(_program("redis-server"), "`apt install redis-server`"),
     "root": Tool(_root, "run as root: network namespaces need it"),
+    "sysctl": Tool(_program("sysctl"), "`apt install procps`"),
 }
 
 
