@@ -1,4 +1,4 @@
-"""`usher keys new` and `usher keys show`."""
+"""`usher keys new`, `usher keys api` and `usher keys show`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from usher_cli.key_files import write_key_files
 from usher_core.errors import LocalError
 from usher_core.ids import MAX_CLUSTER
 from usher_core.keys import KeyFile, parse_key_file
+from usher_signaling.api_keys import hashed_line, new_api_key
 
 
 @click.group()
@@ -31,6 +32,19 @@ def new(cluster: str, out: Path) -> None:
     """
     for path in write_key_files(out, _cluster_ids(cluster), time.time()):
         click.echo(path)
+
+
+@keys.command()
+@click.option("--name", required=True, help="Tenant: up to 64 of A-Z a-z 0-9 . _ -")
+def api(name: str) -> None:
+    """Make an API key. Prints the key, which is shown this once, and the line to store in --api-keys-file.
+
+    The line has the SHA-256 of the key only. Nothing is written anywhere.
+    """
+    key = new_api_key()
+    line = hashed_line(name, key)
+    click.echo(f"key   {key}")
+    click.echo(f"line  {line}")
 
 
 @keys.command()

@@ -1,6 +1,16 @@
-"""API keys: which tenant a key belongs to.
+"""API keys: which tenant a key belongs to, and what the tenant may.
 
-The file has one key a line: `name:key`, or `key` alone. Blank lines and lines that start with `#` do not count.
+The file has one key a line. Blank lines and lines that start with `#` do not count::
+
+    name:sha256:HEX        the SHA-256 of a key, as `usher keys api` prints it
+    name:key               a key in plain text
+    key                    the same, of the tenant `default`
+
+After it, limits of the tenant may stand: `rate=5` (requests a second) and `calls=20` (at once), or `none` for no limit.
+
+Why plain SHA-256, without salt, pepper or stretching: those protect secrets that can be guessed. A key of 256 random
+bits can't be, and two keys never are alike; a slow hash would only make every request slow. So only keys that
+`usher keys api` has made, or others as random, belong into this form.
 """
 
 from __future__ import annotations
@@ -9,29 +19,58 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from usher_core.errors import LocalError
 
 DEFAULT_TENANT = "default"
 SECRET_PREFIX = "ek_"
+KEY_PREFIX = "usk_"
+"""How keys that we make begin, so that scanners for leaked secrets can know them."""
 MAX_KEYS = 100_000
 MAX_KEY_LENGTH = 512
+HASH = "sha256"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _KEY = re.compile(r"[!-9;-~]+")  # printable ASCII without the colon, which ends a name
+_DIGEST = re.compile(r"[0-9a-fA-F]{64}")
+_RATE = re.compile(r"[0-9]{1,6}(\.[0-9]{1,3})?")
+_CALLS = re.compile(r"[0-9]{1,7}")
+
+
+@dataclass(frozen=True, slots=True)
+class TenantLimits:
+    """What a tenant may. None: no limit.
+
+    Args:
+        rate: requests a second.
+        calls: calls at once.
+    """
+
+    rate: float | None = None
+    calls: int | None = None
 
 
 class ApiKeys:
-    """Keys by their HMAC under a key that is drawn at the start.
+    """Keys by the HMAC of their SHA-256 under a key that is drawn at the start.
 
     So the time that a look-up takes says nothing about a key, and no key is kept in memory. Several keys may name
     one tenant: that is how a key is replaced.
+
+    Args:
+        keys: (tenant, SHA-256 of the key).
+        limits: what stands in the file beside keys, by tenant: values by the names `rate` and `calls`.
     """
 
-    def __init__(self, keys: Iterable[tuple[str, str]] = ()) -> None:
+    def __init__(
+        self,
+        keys: Iterable[tuple[str, bytes]] = (),
+        limits: Mapping[str, Mapping[str, float | int | None]] | None = None,
+    ) -> None:
         self._blind = secrets.token_bytes(32)
-        self._tenants = {self._digest(key): tenant for tenant, key in keys}
+        self._tenants = {self._blinded(digest): tenant for tenant, digest in keys}
+        self._limits = limits or {}
 
     def __len__(self) -> int:
         """Return the number of keys."""
@@ -39,32 +78,58 @@ class ApiKeys:
 
     def tenant(self, key: str) -> str | None:
         """Return whose key it is, or None."""
-        return self._tenants.get(self._digest(key))
+        return self._tenants.get(self._blinded(digest_of(key)))
 
-    def _digest(self, key: str) -> bytes:
-        return hmac.digest(self._blind, key.encode("utf-8", "surrogateescape"), hashlib.sha256)
+    def limits(self, tenant: str, default: TenantLimits) -> TenantLimits:
+        """Return the limits of a tenant: its own where the file has some, else the default ones."""
+        own = self._limits.get(tenant)
+        if own is None:
+            return default
+        rate, calls = own.get("rate", default.rate), own.get("calls", default.calls)
+        return TenantLimits(rate, None if calls is None else int(calls))
+
+    def _blinded(self, digest: bytes) -> bytes:
+        return hmac.digest(self._blind, digest, hashlib.sha256)
+
+
+def digest_of(key: str) -> bytes:
+    """The SHA-256 of a key."""
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+def new_api_key() -> str:
+    """Return a key of 256 random bits."""
+    return KEY_PREFIX + secrets.token_urlsafe(32)
+
+
+def hashed_line(name: str, key: str) -> str:
+    """Return the line that stores a key without having it. Raises LocalError for a wrong name."""
+    _check_name(name, "--name")
+    return f"{name}:{HASH}:{digest_of(key).hex()}"
 
 
 def parse_api_keys(text: str) -> ApiKeys:
     """Parse the file. Raises LocalError that names the line and never quotes it."""
-    pairs: dict[str, str] = {}
+    names: dict[bytes, str] = {}
+    limits: dict[str, dict[str, float | int | None]] = {}
     for number, raw in enumerate(text.splitlines(), start=1):
         line = raw.strip()
         if not line or line.startswith("#"):
             continue
-        name, colon, key = line.partition(":")
-        if not colon:
-            name, key = DEFAULT_TENANT, line
-        if not _NAME.fullmatch(name):
-            raise LocalError(f"line {number} of the API keys: a name has up to 64 of A-Z a-z 0-9 . _ -")
-        check_api_key(key, f"line {number} of the API keys")
-        if pairs.setdefault(key, name) != name:
-            raise LocalError(f"line {number} of the API keys: this key already has another name")
-        if len(pairs) > MAX_KEYS:
+        where = f"line {number} of the API keys"
+        entry, *options = line.split()
+        name, digest = _parse_entry(entry, where)
+        if names.setdefault(digest, name) != name:
+            raise LocalError(f"{where}: this key already has another name")
+        if len(names) > MAX_KEYS:
             raise LocalError(f"there are more than {MAX_KEYS} API keys")
-    if not pairs:
+        for option in options:
+            limit, value = _parse_option(option, where)
+            if limits.setdefault(name, {}).setdefault(limit, value) != value:
+                raise LocalError(f"{where}: another line gives this name another {limit}=")
+    if not names:
         raise LocalError("the file of API keys has no key in it", "write one `name:key` a line")
-    return ApiKeys((name, key) for key, name in pairs.items())
+    return ApiKeys(((name, digest) for digest, name in names.items()), limits)
 
 
 def check_api_key(key: str, where: str) -> None:
@@ -73,3 +138,36 @@ def check_api_key(key: str, where: str) -> None:
         raise LocalError(f"{where}: a key has 1 to {MAX_KEY_LENGTH} printable ASCII characters and no colon")
     if key.startswith(SECRET_PREFIX):
         raise LocalError(f"{where}: {SECRET_PREFIX} starts ephemeral keys; choose another beginning")
+
+
+def _parse_entry(entry: str, where: str) -> tuple[str, bytes]:
+    """The name, and the SHA-256 of the key."""
+    name, colon, key = entry.partition(":")
+    if not colon:
+        name, key = DEFAULT_TENANT, entry
+    elif name == HASH:
+        raise LocalError(f"{where}: a name is expected before {HASH}:", f"write name:{HASH}:HEX")
+    _check_name(name, where)
+    kind, colon, digest = key.partition(":")
+    if colon and kind == HASH:
+        if not _DIGEST.fullmatch(digest):
+            raise LocalError(f"{where}: {HASH}: is followed by 64 hexadecimal digits", "`usher keys api` makes a line")
+        return name, bytes.fromhex(digest)
+    check_api_key(key, where)
+    return name, digest_of(key)
+
+
+def _parse_option(option: str, where: str) -> tuple[str, float | int | None]:
+    limit, _, value = option.partition("=")
+    if limit in ("rate", "calls") and value == "none":
+        return limit, None
+    if limit == "rate" and _RATE.fullmatch(value) and float(value) > 0:
+        return limit, float(value)
+    if limit == "calls" and _CALLS.fullmatch(value) and int(value) > 0:
+        return limit, int(value)
+    raise LocalError(f"{where}: after the key only rate=NUMBER and calls=NUMBER may stand, above 0, or none")
+
+
+def _check_name(name: str, where: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise LocalError(f"{where}: a name has up to 64 of A-Z a-z 0-9 . _ -")

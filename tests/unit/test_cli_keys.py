@@ -9,6 +9,7 @@ from usher_cli.main import main
 from usher_core.ids import Route
 from usher_core.keys import HopKeyRing, IceKeyRing, KeyFile, KeyState
 from usher_core.sealed import Sealer
+from usher_signaling.api_keys import parse_api_keys
 
 NOW = 1_790_000_000.0
 
@@ -88,3 +89,19 @@ def test_show_tells_an_age_in_one_unit() -> None:
     assert [age(now - 5), age(now - 300), age(now - 7200), age(now - 200_000)] == ["5 s", "5 min", "2 h", "2 d"]
     assert age(now + 90) == "starts in 1 min"
     assert age(0) == "unknown"
+
+
+def test_a_new_api_key_is_shown_once_and_its_line_opens_only_with_it() -> None:
+    result = usher("keys", "api", "--name", "acme")
+    assert result.exit_code == 0
+    (label, key), (other_label, line) = (row.split() for row in result.stdout.splitlines())
+    assert (label, other_label) == ("key", "line")
+    assert key not in line
+    assert parse_api_keys(line).tenant(key) == "acme"
+    assert usher("keys", "api", "--name", "acme").stdout != result.stdout
+
+
+def test_a_wrong_name_of_an_api_key_is_one_line() -> None:
+    result = usher("keys", "api", "--name", "two words")
+    assert result.exit_code == 2
+    assert "--name" in result.stderr

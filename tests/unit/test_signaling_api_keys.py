@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from usher_core.errors import LocalError
-from usher_signaling.api_keys import parse_api_keys
+from usher_signaling.api_keys import TenantLimits, hashed_line, new_api_key, parse_api_keys
 
 
 def test_named_and_unnamed_keys_comments_and_blank_lines() -> None:
@@ -29,6 +29,17 @@ def test_named_and_unnamed_keys_comments_and_blank_lines() -> None:
         ("acme:ek_secret-stuff", "ephemeral"),
         ("acme:" + "secret-stuff" * 100, "line 1"),
         ("acme:secret-stuff\nother:secret-stuff", "another name"),
+        ("acme:sha256:stuff", "64 hexadecimal"),
+        ("acme:md5:stuff", "no colon"),
+        ("sha256:" + "ab" * 32, "a name is expected"),
+        ("acme:sha256:" + "ab" * 32 + ":stuff", "64 hexadecimal"),
+        ("acme:secret-stuff rate", "line 1"),
+        ("acme:secret-stuff rate=0", "line 1"),
+        ("acme:secret-stuff rate=-1", "line 1"),
+        ("acme:secret-stuff rate=nan", "line 1"),
+        ("acme:secret-stuff calls=0", "line 1"),
+        ("acme:secret-stuff calls=1.5", "line 1"),
+        ("acme:secret-stuff calls=1\nacme:more-stuff calls=2", "another calls="),
     ],
 )
 def test_a_wrong_line_is_named_and_never_quoted(text: str, complaint: str) -> None:
@@ -41,3 +52,39 @@ def test_no_key_is_kept_in_memory() -> None:
     keys = parse_api_keys("acme:very-secret")
     assert b"very-secret" not in repr(vars(keys)).encode()
     assert "very-secret" not in repr(keys)
+
+
+def test_a_hashed_key_is_known_by_the_key_and_not_by_its_hash() -> None:
+    key = new_api_key()
+    line = hashed_line("acme", key)
+    keys = parse_api_keys(f"{line}\nother:plain-key\n{line.upper().replace('ACME:SHA256', 'acme:sha256')}\n")
+    assert key not in line
+    assert len(keys) == 2
+    assert [keys.tenant(text) for text in (key, "plain-key")] == ["acme", "other"]
+    digest = line.rpartition(":")[2]
+    assert [keys.tenant(text) for text in (line, digest, f"sha256:{digest}", key[:-1], key.upper())] == [None] * 5
+
+
+def test_a_key_in_both_forms_has_one_name() -> None:
+    line = hashed_line("acme", "one-key")
+    assert len(parse_api_keys(f"acme:one-key\n{line}\n")) == 1
+    with pytest.raises(LocalError, match=r"line 2.*another name"):
+        parse_api_keys(f"other:one-key\n{line}\n")
+
+
+def test_new_keys_are_256_bits_that_never_repeat() -> None:
+    made = {new_api_key() for _ in range(100)}
+    assert len(made) == 100
+    assert all(key.startswith("usk_") and len(key) == 4 + 43 for key in made)
+    parse_api_keys("\n".join(made))
+
+
+def test_limits_stand_after_a_key_and_belong_to_its_name() -> None:
+    keys = parse_api_keys("acme:one rate=2.5\nacme:two calls=7\nfree:three rate=none calls=none\nplain:four\n")
+    default = TenantLimits(rate=10.0, calls=20)
+    assert keys.limits("acme", default) == TenantLimits(2.5, 7)
+    assert keys.limits("free", default) == TenantLimits(None, None)
+    assert keys.limits("plain", default) == default
+    assert keys.limits("nobody", default) == default
+    only_rate = parse_api_keys("acme:one rate=1")
+    assert only_rate.limits("acme", default) == TenantLimits(1.0, 20)
