@@ -11,11 +11,6 @@ JOBS    ?= 2# test processes at a time
 SECONDS ?= 10# per fuzz target
 ARGS    ?=# passed on by `make up`
 
-# Tests that keep one core busy run side by side. Those that start programs and look at the clock run alone,
-# and without coverage, which would slow what they time.
-PURE  := $(wildcard tests/test_*.py tests/unit tests/property tests/fuzz)
-TIMED := $(wildcard tests/integration tests/browser)
-
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup up test test-long lint types layers fmt fuzz bench clean
@@ -36,13 +31,14 @@ $(STAMP): pyproject.toml
 up: $(STAMP) ## start everything here and print `ready URL` (ARGS="--relays 2 …" is passed on)
 	@exec $(BIN)/usher up $(ARGS)
 
+# Tests that look at the clock (marker `timed`) run after the others, one at a time and without coverage.
 test: lint types layers ## lint, types, layers and every test this machine can run, with coverage; no root needed
-	$(PYTEST) -n $(JOBS) -m 'not long' --cov --cov-report=term $(PURE)
-	$(if $(TIMED),$(PYTEST) -m 'not long' $(TIMED))
+	$(PYTEST) -n $(JOBS) -m 'not timed and not long' --cov --cov-report=term
+	$(PYTEST) -m 'timed and not long'
 
 test-long: test ## `make test`, then what takes minutes: long fuzzing, many more random examples, long calls
-	USHER_FUZZ_SECONDS=300 $(PYTEST) -n $(JOBS) --hypothesis-profile=long --timeout=1800 $(PURE)
-	$(if $(TIMED),$(PYTEST) -m long --timeout=1800 $(TIMED))
+	USHER_FUZZ_SECONDS=120 $(PYTEST) -n $(JOBS) --hypothesis-profile=long --timeout=1800 tests/property tests/fuzz
+	$(PYTEST) -m long --timeout=1800
 
 lint: $(STAMP) ## ruff: rules and format
 	$(BIN)/ruff check .

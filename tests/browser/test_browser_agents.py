@@ -11,7 +11,7 @@ from tests.browser.conftest import HERE
 from tests.browser.hearing import TONE_DB, TONE_HZ, hear
 from tests.browser.stack import Stack, end_on_server
 
-pytestmark = [pytest.mark.needs("chromium", "node"), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.timed, pytest.mark.needs("chromium", "node"), pytest.mark.asyncio(loop_scope="module")]
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from tests.browser.conftest import HERE, Launcher, new_page
 from tests.browser.hearing import TONE_DB, TONE_HZ, Heard, hear
 from tests.browser.stack import Stack
 
-pytestmark = [pytest.mark.needs("chromium"), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.timed, pytest.mark.needs("chromium"), pytest.mark.asyncio(loop_scope="module")]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

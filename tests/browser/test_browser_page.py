@@ -9,7 +9,7 @@ from playwright.async_api import Page, expect
 from tests.browser.hearing import TONE_DB, TONE_HZ, hear
 from tests.browser.stack import Stack, end_on_server
 
-pytestmark = [pytest.mark.needs("chromium"), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.timed, pytest.mark.needs("chromium"), pytest.mark.asyncio(loop_scope="module")]
 
 LIVE = "body[data-phase=live]"
 AXE_RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]

@@ -9,7 +9,7 @@ from playwright.async_api import Page, Route, expect
 from tests.browser.conftest import API_KEY, Launcher, new_page
 from tests.browser.stack import Stack
 
-pytestmark = [pytest.mark.needs("chromium"), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.timed, pytest.mark.needs("chromium"), pytest.mark.asyncio(loop_scope="module")]
 
 
 async def press(page: Page, url: str) -> None:
@@ -77,6 +77,7 @@ async def test_an_insecure_address(page: Page, usher_with_key: Stack):
 
     await expect_problem(page, "This address is not secure", "https://")
     await expect(page.locator("#talk")).to_be_disabled()
+    await page.unroute_all(behavior="ignoreErrors")  # the icon may still be on its way
 
 
 async def test_no_transceiver_free(page: Page, usher: Stack):

@@ -10,7 +10,7 @@ from playwright.async_api import Page, expect
 from tests.browser.stack import Stack
 from tests.browser.test_browser_page import start_call
 
-pytestmark = [pytest.mark.needs("chromium"), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.timed, pytest.mark.needs("chromium"), pytest.mark.asyncio(loop_scope="module")]
 
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 SIZES = {"desktop": (1280, 900), "phone": (390, 844)}

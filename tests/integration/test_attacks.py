@@ -30,6 +30,8 @@ from usher_core.datagram import DatagramClass, classify
 from usher_core.ids import ClientPath, pack_address
 from usher_core.rtp import is_rtcp
 
+pytestmark = pytest.mark.timed
+
 VICTIM_SECONDS = 4.0
 LONGEST_GAP_S = 0.2
 """What a client that speaks may notice of a move there and back (docs/wire.md section 6)."""

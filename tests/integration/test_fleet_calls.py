@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.fleet import Fleet, calling, running_fleet, wait_until
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timed, pytest.mark.timeout(180)]
 
 GAP_LIMIT_MS = 2600
 MAX_CALLS = 60

@@ -9,7 +9,7 @@ import pytest
 from tests.integration.fleet import Caller, Fleet, calling, running_fleet
 from tests.integration.udp_proxy import UdpProxy, Weather
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timed, pytest.mark.timeout(120)]
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import pytest
 
 from tests.integration.fleet import Fleet, calling, is_running, running_fleet, wait_until
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timed, pytest.mark.timeout(120)]
 
 
 @pytest.fixture(scope="module")

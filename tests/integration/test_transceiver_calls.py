@@ -6,12 +6,16 @@ import itertools
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.raw_client import RawClient
 from tests.transceiver_rig import Client, Rig, rig, until
 from usher_core.datagram import DatagramClass, classify
 from usher_core.hop import RecordFlag
 from usher_core.rtp import is_rtcp
 from usher_transceiver.aiortc_adapter import MAX_MESSAGE_SIZE
+
+pytestmark = pytest.mark.timed
 
 
 async def connected(running: Rig, **options: object) -> Client:

@@ -10,6 +10,8 @@ from tests.raw_client import RawClient
 from tests.transceiver_rig import rig, until
 from usher_core.datagram import DatagramClass, classify
 
+pytestmark = pytest.mark.timed
+
 
 def is_dtls(payload: bytes) -> bool:
     return classify(payload) is DatagramClass.DTLS

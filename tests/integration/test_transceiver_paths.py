@@ -21,6 +21,8 @@ from usher_core.ids import ClientPath
 from usher_core.internal_api import BASE_PATH
 from usher_core.rtp import is_rtcp
 
+pytestmark = pytest.mark.timed
+
 
 def rtp_times(running: Rig, since: float, to: ClientPath | None = None) -> list[float]:
     return [
