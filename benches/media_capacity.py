@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal
 
+import _machine
 import numpy as np
 from pylibsrtp import Policy, Session
 
@@ -155,6 +156,7 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=60)
     parser.add_argument("--seconds", type=int, default=8)
     options = parser.parse_args()
+    print(_machine.line())
     print(f"{'':46}{'ms CPU per second and session':>30}{'sessions per core':>20}")
     for work in works():
         cost = measure(work, options.sessions, options.seconds)

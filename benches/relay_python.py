@@ -19,7 +19,6 @@ import base64
 import ctypes
 import json
 import os
-import platform
 import socket
 import struct
 import subprocess
@@ -29,6 +28,8 @@ import time
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
+
+import _machine
 
 from usher_core import hop, stun
 from usher_core.ids import ClientPath, Route
@@ -181,8 +182,7 @@ def main() -> None:
     )
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     options = parser.parse_args()
-    on = {"cpus": os.cpu_count(), "python": platform.python_version(), "kernel": platform.release()}
-    print(json.dumps(on) if options.json else " ".join(f"{name}={value}" for name, value in on.items()))
+    print(json.dumps(_machine.describe()) if options.json else _machine.line())
     with tempfile.TemporaryDirectory() as folder:
         rig = start(Path(folder), options.flows, options.host)
         try:
