@@ -16,6 +16,9 @@ MAX_SDP = 64 * 1024
 MAX_SESSION_JSON = 256 * 1024
 REQUEST_ID_LIFE_S = 60
 FIRST_CHECK_LIMIT_S = 15
+DEFAULT_PAGE = 20
+MAX_PAGE = 100
+"""Sessions of one answer of `GET /sessions`."""
 
 SessionIdText = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$", description="64 random bits in hex")]
 IceUfrag = Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]{4,256}$")]
@@ -128,6 +131,17 @@ class SessionInfo(_Model):
     ufrag: IceUfrag = Field(description="ours, of the newest generation; signaling makes the WHIP entity tag of it")
     remote_ufrag: IceUfrag = Field(description="the client's, of the newest generation; another one asks for a restart")
     end_reason: str | None = None
+    observers: int = Field(default=0, ge=0, description="how many look on at its events")
+
+
+class SessionList(_Model):
+    """`GET /sessions?tenant=&limit=&after=`: a tenant's live sessions in the order of their ids, from `after` on.
+
+    Ids are random, so the order says nothing; but it is one order for all transceivers, and pages need no more.
+    """
+
+    sessions: tuple[SessionInfo, ...] = Field(max_length=MAX_PAGE)
+    has_more: bool
 
 
 class SessionEnded(_Model):

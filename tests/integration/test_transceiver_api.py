@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.raw_client import RawClient
 from tests.transceiver_rig import TOKEN, Rig, rig, until
-from usher_core.internal_api import BASE_PATH, ErrorAnswer
+from usher_core.internal_api import BASE_PATH, ErrorAnswer, SessionList
 from usher_transceiver.http_guard import MAX_BODY
+from usher_transceiver.main import MAX_EVENT_BYTES
+from usher_transceiver.observer import MAX_BYTES_PER_SECOND, MAX_EVENTS_PER_SECOND
 
 OFFERS = Path(__file__).parents[1] / "vectors" / "offers"
 
@@ -99,8 +102,8 @@ async def test_a_session_can_be_looked_at_for_a_while_after_its_end(tmp_path: Pa
         url = f"{BASE_PATH}/sessions/{created['session_id']}"
         alive = (await running.http.get(url)).json()
         assert (alive["state"], alive["tenant"], alive["backend"]) == ("new", "acme", "echo")
-        for _ in range(2):
-            assert (await running.http.delete(url)).json()["reason"] == "hangup"
+        assert (await running.http.delete(url)).json()["reason"] == "hangup"
+        assert_error(await running.http.delete(url), 404, "unknown_session")
         gone = (await running.http.get(url)).json()
         assert (gone["state"], gone["end_reason"]) == ("ended", "hangup")
         assert_error(await running.post(f"/sessions/{created['session_id']}/trickle", {}), 404, "unknown_session")
@@ -192,9 +195,9 @@ async def test_the_metrics_name_every_drop_and_no_address(tmp_path: Path) -> Non
 # Observers
 
 
-def observe(running: Rig, session_id: str, token: str = TOKEN) -> connect:
-    url = running.transceiver.http.replace("http://", "ws://") + f"{BASE_PATH}/sessions/{session_id}/events"
-    return connect(url, additional_headers={"Authorization": f"Bearer {token}"}, proxy=None)
+def observe(running: Rig, session_id: str, token: str = TOKEN, query: str = "", **options: Any) -> connect:
+    url = running.transceiver.http.replace("http://", "ws://") + f"{BASE_PATH}/sessions/{session_id}/events{query}"
+    return connect(url, additional_headers={"Authorization": f"Bearer {token}"}, proxy=None, **options)
 
 
 async def receive(socket: ClientConnection) -> dict[str, Any]:
@@ -205,10 +208,10 @@ async def receive(socket: ClientConnection) -> dict[str, Any]:
 async def test_an_observer_sees_all_events_may_send_some_and_is_told_of_the_end(tmp_path: Path) -> None:
     async with rig(tmp_path) as running:
         client = running.client(audio=False)  # no speech events of the backend in between
-        session = await client.call()
+        await client.call()
         await until(lambda: client.of_type("session.created"), "greeted")
         async with observe(running, client.session_id) as socket:
-            await until(lambda: session.events.observers, "observed")
+            assert (await receive(socket))["type"] == "session.created"
             await socket.send('{"type": "session.update", "session": {"instructions": "from the side"}}')
             assert [(await receive(socket))["type"] for _ in range(2)] == ["session.update", "session.updated"]
             await until(lambda: client.of_type("session.updated"), "the client sees it too")
@@ -219,7 +222,115 @@ async def test_an_observer_sees_all_events_may_send_some_and_is_told_of_the_end(
             with pytest.raises(ConnectionClosed) as closed:
                 await receive(socket)
             assert closed.value.rcvd is not None
-            assert closed.value.rcvd.reason == "hangup"
+            assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1000, "hangup")
+
+
+async def closed_with(socket: ClientConnection) -> tuple[int, str]:
+    with contextlib.suppress(ConnectionClosed):
+        async for _ in socket:
+            pass
+    assert socket.close_code is not None
+    return socket.close_code, socket.close_reason or ""
+
+
+async def test_an_observer_may_leave_out_what_clients_send(tmp_path: Path) -> None:
+    async with rig(tmp_path) as running:
+        created = await running.create(offer())
+        async with observe(running, created["session_id"], query="?client_events=false") as socket:
+            await socket.send('{"type": "session.update", "session": {}}')
+            assert [(await receive(socket))["type"] for _ in range(2)] == ["session.created", "session.updated"]
+
+
+async def test_more_observers_than_allowed_are_refused(tmp_path: Path) -> None:
+    async with rig(tmp_path, max_observers=1) as running:
+        created = await running.create(offer())
+        async with observe(running, created["session_id"]) as socket:
+            await receive(socket)
+            with pytest.raises(InvalidStatus) as refused:
+                async with observe(running, created["session_id"]):
+                    pass
+            assert refused.value.response.status_code == 429
+            assert running.transceiver.sessions.observers == 1
+        assert running.transceiver.sessions.observers_dropped == {"too_many_observers": 1}
+
+
+async def test_an_observer_that_does_not_read_is_dropped_and_the_call_goes_on(tmp_path: Path) -> None:
+    async with rig(tmp_path) as running:
+        created = await running.create(offer())
+        session = running.transceiver.sessions.get(created["session_id"])
+        assert session is not None
+        async with observe(running, created["session_id"], max_queue=1) as socket:
+            await until(lambda: session.events.observers == 1, "observed")
+            sent = 0
+            while session.events.observers:
+                assert (sent := sent + 1) < 100_000
+                session.events.emit({"type": "news", "text": "x" * 10_000})
+                await asyncio.sleep(0)
+            assert session.state == "new"
+            assert running.transceiver.sessions.observers_dropped == {"too_slow": 1}
+            # The close waits behind what the network holds already; it may come too late.
+            assert await closed_with(socket) in ((1013, "too_slow"), (1006, ""))
+
+
+async def test_an_observer_that_sends_too_much_is_dropped_and_the_call_goes_on(tmp_path: Path) -> None:
+    async with rig(tmp_path) as running:
+        created = await running.create(offer())
+        session = running.transceiver.sessions.get(created["session_id"])
+        assert session is not None
+        async with observe(running, created["session_id"], query="?client_events=false") as socket:
+            with contextlib.suppress(ConnectionClosed):
+                for _ in range(MAX_EVENTS_PER_SECOND * 2):
+                    await socket.send('{"type": "x"}')
+            assert await closed_with(socket) == (1008, "too_many_events")
+        async with observe(running, created["session_id"], query="?client_events=false") as socket:
+            with contextlib.suppress(ConnectionClosed):
+                for _ in range(MAX_BYTES_PER_SECOND // 200_000 * 2):
+                    await socket.send(json.dumps({"type": "x", "padding": "x" * 200_000}))
+            assert await closed_with(socket) == (1008, "too_many_events")
+        assert session.state == "new"
+        assert running.transceiver.sessions.observers_dropped == {"too_many_events": 2}
+
+
+@pytest.mark.parametrize(
+    "message,close", [(b"binary", (1003, "text_expected")), ("x" * (MAX_EVENT_BYTES + 1), (1009, None))]
+)
+async def test_an_observer_that_sends_what_is_no_event_is_dropped(
+    tmp_path: Path, message: bytes | str, close: tuple[int, str | None]
+) -> None:
+    async with rig(tmp_path) as running:
+        created = await running.create(offer())
+        async with observe(running, created["session_id"]) as socket:
+            await socket.send(message)
+            code, reason = await closed_with(socket)
+            assert code == close[0]
+            assert close[1] in (None, reason)
+
+
+async def test_live_sessions_of_a_tenant_are_listed_page_by_page(tmp_path: Path) -> None:
+    async with rig(tmp_path) as running:
+        mine = sorted([(await running.create(offer(), tenant="acme"))["session_id"] for _ in range(5)])
+        await running.create(offer(), tenant="other")
+        ended = await running.create(offer(), tenant="acme")
+        await running.http.delete(f"{BASE_PATH}/sessions/{ended['session_id']}")
+        found: list[str] = []
+        after, has_more = "0" * 16, True
+        while has_more:
+            query: dict[str, str | int] = {"tenant": "acme", "limit": 2, "after": after}
+            page = SessionList.model_validate_json(
+                (await running.http.get(f"{BASE_PATH}/sessions", params=query)).content
+            )
+            found += [info.session_id for info in page.sessions]
+            after, has_more = found[-1], page.has_more
+        assert found == mine
+        for bad in (
+            "",
+            "?tenant=acme&limit=0",
+            "?tenant=acme&limit=101",
+            "?tenant=acme&after=zz",
+            f"?tenant={65 * 'x'}",
+        ):
+            answer = await running.http.get(f"{BASE_PATH}/sessions{bad}")
+            assert_error(answer, 400, "invalid_request")
 
 
 async def test_an_observer_that_leaves_is_forgotten(tmp_path: Path) -> None:
@@ -234,11 +345,9 @@ async def test_an_observer_that_leaves_is_forgotten(tmp_path: Path) -> None:
 
 async def test_observing_needs_the_token_and_a_session(tmp_path: Path) -> None:
     async with rig(tmp_path) as running:
-        with pytest.raises(InvalidStatus):
-            async with observe(running, "0" * 16, token="wrong"):
-                pass
-        async with observe(running, "0" * 16) as socket:
-            with pytest.raises(ConnectionClosed) as closed:
-                await receive(socket)
-            assert closed.value.rcvd is not None
-            assert closed.value.rcvd.reason == "unknown_session"
+        for token, status, code in (("wrong", 401, "invalid_token"), (TOKEN, 404, "unknown_session")):
+            with pytest.raises(InvalidStatus) as refused:
+                async with observe(running, "0" * 16, token=token):
+                    pass
+            assert refused.value.response.status_code == status
+            assert json.loads(refused.value.response.body)["error"]["code"] == code

@@ -25,7 +25,17 @@ from usher_relay.metrics import RelayCollector
 from usher_relay.state import HeldKey
 from usher_shell.watched_file import SourceStatus
 from usher_signaling import auth, calls
-from usher_transceiver import aiortc_adapter, hop_socket, mux, participant, sctp_guard, sessions, srtp
+from usher_transceiver import (
+    aiortc_adapter,
+    hop_socket,
+    internal_api,
+    mux,
+    observer,
+    participant,
+    sctp_guard,
+    sessions,
+    srtp,
+)
 from usher_transceiver.ice import CheckOutcome
 from usher_transceiver.metrics import TransceiverCollector
 from usher_transceiver.session import EndReason
@@ -115,6 +125,10 @@ def transceiver_metrics() -> list[Metric]:
         refused=once_each(keys_of(sessions, "refused")),
         unsent=0,
         lost_events=0,
+        observers=0,
+        observers_dropped=once_each(
+            (observer.TOO_SLOW[1], observer.TOO_MANY_EVENTS[1], *keys_of(internal_api, "observers_dropped"))
+        ),
     )
     reasons = set().union(*(called_with(module, "RemoteError") for module in ON_THE_WAY_OF_A_PACKET))
     door: Any = SimpleNamespace(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from usher_transceiver.events import MAX_OBSERVERS, MAX_WAITING, EventHub, merge
+from usher_transceiver.events import MAX_WAITING, EventHub, merge
 
 
 class Call:
@@ -21,7 +21,7 @@ class Call:
         self.accepts = True
         numbers = itertools.count(1)
         session = {"id": "sess_1", "object": "realtime.session", "type": "realtime", "model": "echo"}
-        self.hub = EventHub(session, lambda: f"event_{next(numbers)}", self._send, self._backend)
+        self.hub = EventHub(session, lambda: f"event_{next(numbers)}", self._send, self._backend, max_observers=3)
 
     def _send(self, text: str) -> bool:
         if self.accepts:
@@ -70,7 +70,7 @@ def test_session_created_is_first_whatever_the_backend_said_before(call: Call) -
     assert call.types == ["session.created", "response.created"]
     assert call.sent[0] == {
         "type": "session.created",
-        "event_id": "event_1",
+        "event_id": "event_2",
         "session": {"id": "sess_1", "object": "realtime.session", "type": "realtime", "model": "echo"},
     }
 
@@ -194,6 +194,36 @@ def test_observers_see_both_directions_and_may_speak(call: Call) -> None:
     assert len(watcher.seen) == 3
 
 
+def test_an_observer_is_greeted_with_the_session_as_it_is_and_nothing_is_repeated_for_it(call: Call) -> None:
+    call.hub.on_open()
+    call.say(type="session.update", session={"instructions": "be brief"})
+    watcher = Watcher()
+    call.hub.observe(watcher)
+    call.hub.emit({"type": "later"})
+    assert [event["type"] for event in watcher.seen] == ["session.created", "later"]
+    assert watcher.seen[0]["session"]["instructions"] == "be brief"
+    ids = [event["event_id"] for event in call.sent] + [watcher.seen[0]["event_id"]]
+    assert len(set(ids)) == len(ids)
+    assert watcher.seen[1] == call.sent[-1]
+
+
+def test_an_observer_may_leave_out_what_clients_send(call: Call) -> None:
+    watcher = Watcher()
+    call.hub.observe(watcher, client_events=False)
+    call.say(type="response.create")
+    call.say(type="session.update", session={})
+    assert [event["type"] for event in watcher.seen] == ["session.created", "session.updated"]
+
+
+def test_observers_see_events_of_a_call_that_has_no_channel(call: Call) -> None:
+    watcher = Watcher()
+    call.hub.observe(watcher)
+    for _ in range(MAX_WAITING + 5):
+        call.hub.emit({"type": "news"})
+    assert call.sent == []
+    assert len(watcher.seen) == MAX_WAITING + 6
+
+
 def test_a_slow_observer_is_dropped_and_the_call_goes_on(call: Call) -> None:
     watcher = Watcher(room=2)
     call.hub.observe(watcher)
@@ -205,7 +235,7 @@ def test_a_slow_observer_is_dropped_and_the_call_goes_on(call: Call) -> None:
 
 
 def test_the_number_of_observers_is_bounded_and_all_are_told_of_the_end(call: Call) -> None:
-    watchers = [Watcher() for _ in range(MAX_OBSERVERS)]
+    watchers = [Watcher() for _ in range(3)]
     assert all(call.hub.observe(watcher) for watcher in watchers)
     assert not call.hub.observe(Watcher())
     call.hub.close("hangup")

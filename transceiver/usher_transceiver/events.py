@@ -2,9 +2,12 @@
 
 Rules:
 * `session.created` is the first event on the channel. What the backend sends before waits, within bounds.
+* Each observer is greeted by a `session.created` of its own, with the session as it is then; from then on it gets each
+  event when it happens, whether or not the client has a channel. Nothing is repeated for it.
 * `session.update` merges into the session and is answered with `session.updated`; the backend is told too.
 * Bad JSON, an unknown type, an update that is no object: an `error` event, and the call goes on.
-* Observers get a copy of each event, both ways, and may send what a client may. A slow one is dropped.
+* Observers get a copy of what goes to the client and, if they ask for it, of what clients and observers send. They may
+  send what a client may. A slow one is dropped.
 """
 
 from __future__ import annotations
@@ -23,7 +26,6 @@ MAX_WAITING_BYTES = 1_048_576
 """Of the client's events that wait for the backend; 4 of the largest."""
 MAX_SESSION_BYTES = 262_144
 """JSON of the session object; the bound of a message on the channel."""
-MAX_OBSERVERS = 8
 _FIXED = ("id", "object", "type")
 _MAX_DEPTH = 32
 MAX_NESTING = 128
@@ -52,6 +54,7 @@ class EventHub:
         new_id: makes event ids.
         send: hands a text to the data channel; False when it was dropped.
         to_backend: hands an event to the backend; False when it does not know the type.
+        max_observers: how many may look on at once.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class EventHub:
         new_id: Callable[[], str],
         send: Callable[[str], bool],
         to_backend: Callable[[Event], bool],
+        max_observers: int = 8,
     ) -> None:
         self.session = session
         self.dropped = 0
@@ -68,17 +72,19 @@ class EventHub:
         self._to_backend = to_backend
         self._open = False
         self._backend_ready = False
-        self._waiting: deque[Event] = deque()
+        self._waiting: deque[str] = deque()
         self._for_backend: deque[Event] = deque()
         self._for_backend_bytes = 0
-        self._observers: list[Observer] = []
+        self._max_observers = max_observers
+        self._observers: dict[Observer, bool] = {}
+        # The value: whether it wants to see what clients and observers send.
 
     # The channel
 
     def on_open(self) -> None:
         """The client's channel is open: greet, then send what waited. A channel opened again is greeted again."""
         self._open = True
-        self._deliver({"type": "session.created", "session": self.session})
+        self._deliver(self._greeting())
         while self._waiting:
             self._deliver(self._waiting.popleft())
 
@@ -90,7 +96,7 @@ class EventHub:
             self._error(error.reason, error.message, None)
             return
         if self._observers:
-            self._show(json.dumps(event, separators=(",", ":")))
+            self._show(json.dumps(event, separators=(",", ":")), of_client=True)
         if event["type"] == "session.update" and not self._update(event):
             return
         if self._backend_ready:
@@ -100,10 +106,12 @@ class EventHub:
 
     def emit(self, event: Mapping[str, Any]) -> None:
         """Send an event of the backend or of the session to the client."""
+        text = self._written(event)
+        self._show(text)
         if self._open:
-            self._deliver(dict(event))
+            self._deliver(text)
         elif len(self._waiting) < MAX_WAITING:
-            self._waiting.append(dict(event))
+            self._waiting.append(text)
         else:
             self.dropped += 1
 
@@ -148,30 +156,30 @@ class EventHub:
         """How many look on."""
         return len(self._observers)
 
-    def observe(self, observer: Observer) -> bool:
-        """Let somebody look on from now on; False when too many do."""
-        if len(self._observers) >= MAX_OBSERVERS:
+    def observe(self, observer: Observer, *, client_events: bool = True) -> bool:
+        """Let somebody look on from now on, also at what clients send or not; False when too many do."""
+        if len(self._observers) >= self._max_observers:
             return False
-        self._observers.append(observer)
+        self._observers[observer] = client_events
+        observer.offer(self._greeting())
         return True
 
     def leave(self, observer: Observer) -> None:
         """Forget an observer; harmless to call twice."""
-        if observer in self._observers:
-            self._observers.remove(observer)
+        self._observers.pop(observer, None)
 
     def close(self, reason: str) -> None:
         """The call has ended."""
         self._open = False
         self._waiting.clear()
         self._for_backend.clear()
-        observers, self._observers = self._observers, []
+        observers, self._observers = self._observers, {}
         for observer in observers:
             observer.dropped(reason)
 
-    def _show(self, text: str) -> None:
-        for observer in tuple(self._observers):
-            if not observer.offer(text):
+    def _show(self, text: str, *, of_client: bool = False) -> None:
+        for observer, client_events in tuple(self._observers.items()):
+            if (client_events or not of_client) and not observer.offer(text):
                 self.leave(observer)
                 observer.dropped("too_slow")
 
@@ -188,13 +196,17 @@ class EventHub:
         }
         self.emit({"type": "error", "error": error})
 
-    def _deliver(self, event: Event) -> None:
-        event.setdefault("event_id", self._new_id())
-        text = json.dumps(event, separators=(",", ":"))
+    def _greeting(self) -> str:
+        return self._written({"type": "session.created", "session": self.session})
+
+    def _written(self, event: Mapping[str, Any]) -> str:
+        complete = dict(event)
+        complete.setdefault("event_id", self._new_id())
+        return json.dumps(complete, separators=(",", ":"))
+
+    def _deliver(self, text: str) -> None:
         if not self._send(text):
             self.dropped += 1
-        if self._observers:
-            self._show(text)
 
 
 def parse_event(message: str | bytes) -> Event:

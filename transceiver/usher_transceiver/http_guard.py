@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from usher_core.internal_api import BASE_PATH, MAX_SDP, MAX_SESSION_JSON, error_answer
 
 MAX_BODY = 2 * (MAX_SDP + MAX_SESSION_JSON)
 """Bytes; JSON may escape what it carries."""
-UNAUTHORISED_CLOSE = 1008
 
 
 class HttpGuard:
@@ -49,12 +49,12 @@ class HttpGuard:
         return hmac.compare_digest(given, f"Bearer {self._token()}".encode())
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":
-            await receive()
-            await send({"type": "websocket.close", "code": UNAUTHORISED_CLOSE})
-            return
         answer = error_answer("authentication_error", "invalid_token", "the internal token is missing or wrong")
-        await JSONResponse(answer, 401, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
+        refusal = JSONResponse(answer, 401, {"WWW-Authenticate": "Bearer"})
+        if scope["type"] == "websocket":
+            await WebSocket(scope, receive, send).send_denial_response(refusal)
+        else:
+            await refusal(scope, receive, send)
 
 
 class _Bounded:

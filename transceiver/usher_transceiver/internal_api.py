@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
-from fastapi import FastAPI, Request, Response, WebSocket
+from fastapi import FastAPI, Query, Request, Response, WebSocket
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CollectorRegistry
@@ -14,13 +15,17 @@ from starlette.exceptions import HTTPException
 from usher_core.errors import LocalError, RemoteError
 from usher_core.internal_api import (
     BASE_PATH,
+    DEFAULT_PAGE,
+    MAX_PAGE,
     CreateSession,
     IceRestarted,
     Load,
     RestartIce,
     SessionCreated,
     SessionEnded,
+    SessionIdText,
     SessionInfo,
+    SessionList,
     Trickle,
     error_answer,
 )
@@ -28,8 +33,6 @@ from usher_transceiver.http_guard import HttpGuard
 from usher_transceiver.observer import SocketObserver
 from usher_transceiver.session import EndReason, Session
 from usher_transceiver.sessions import RETRY_AFTER_S, NotAdmittedError, SessionRegistry
-
-UNKNOWN_SESSION_CLOSE = 4404
 
 
 class ApiError(Exception):
@@ -66,6 +69,7 @@ def make_app(
     _add_probes(app, metrics, is_live)
     _add_session_routes(app, sessions, clock)
     _add_routes_of_a_session(app, sessions)
+    _add_events_route(app, sessions, clock)
     _add_load_routes(app, sessions)
     return app
 
@@ -130,6 +134,14 @@ def _add_session_routes(app: FastAPI, sessions: SessionRegistry, clock: Callable
                 raise
             raise ApiError(404, "unknown_backend", str(error), "backend") from None
 
+    @app.get(f"{BASE_PATH}/sessions")
+    async def page(
+        tenant: Annotated[str, Query(max_length=64)],
+        limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = DEFAULT_PAGE,
+        after: SessionIdText = "0" * 16,
+    ) -> SessionList:
+        return sessions.page(tenant, limit, after)
+
     @app.get(f"{BASE_PATH}/sessions/{{session_id}}")
     async def look(session_id: str) -> SessionInfo:
         info = sessions.info(session_id)
@@ -140,12 +152,10 @@ def _add_session_routes(app: FastAPI, sessions: SessionRegistry, clock: Callable
     @app.delete(f"{BASE_PATH}/sessions/{{session_id}}")
     async def end(session_id: str) -> SessionEnded:
         session = sessions.get(session_id)
-        if session is not None:
-            session.end(EndReason.HANGUP)
-        info = sessions.info(session_id)
-        if info is None or info.end_reason is None:
+        if session is None:
             raise _unknown_session()
-        return SessionEnded(session_id=session_id, reason=info.end_reason)
+        session.end(EndReason.HANGUP)
+        return SessionEnded(session_id=session_id, reason=EndReason.HANGUP)
 
     @app.delete(f"{BASE_PATH}/requests/{{request_id}}")
     async def end_request(request_id: str) -> SessionEnded:
@@ -172,14 +182,22 @@ def _add_routes_of_a_session(app: FastAPI, sessions: SessionRegistry) -> None:
         live(session_id)
         return Response(status_code=204)
 
+
+def _add_events_route(app: FastAPI, sessions: SessionRegistry, clock: Callable[[], float]) -> None:
     @app.websocket(f"{BASE_PATH}/sessions/{{session_id}}/events")
     async def events(socket: WebSocket, session_id: str) -> None:
+        # Refused before the accept, by an HTTP answer: so signaling can tell its own caller in the same way.
         session = sessions.get(session_id)
-        await socket.accept()
         if session is None:
-            await socket.close(UNKNOWN_SESSION_CLOSE, "unknown_session")
+            await socket.send_denial_response(_unknown_session().answer)
             return
-        await SocketObserver(socket).serve(session)
+        observer = SocketObserver(socket, clock, sessions.observers_dropped)
+        client_events = socket.query_params.get("client_events", "true") != "false"
+        if not session.events.observe(observer, client_events=client_events):
+            sessions.observers_dropped["too_many_observers"] += 1
+            await socket.send_denial_response(_error(429, "too_many_observers", "enough look on at this call"))
+            return
+        await observer.serve(session)
 
 
 def _add_load_routes(app: FastAPI, sessions: SessionRegistry) -> None:

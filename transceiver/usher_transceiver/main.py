@@ -91,6 +91,8 @@ class Transceiver:
             "--http",
             ws="websockets-sansio",
             ws_max_size=MAX_EVENT_BYTES,
+            # Within a cluster bandwidth is cheaper than the loop that carries the audio.
+            ws_per_message_deflate=False,
             lifespan="off",
             timeout_graceful_shutdown=1,
             limit_concurrency=MAX_CONNECTIONS,
@@ -179,7 +181,9 @@ def _registry_settings(settings: TransceiverSettings) -> RegistrySettings:
         backend=settings.backend,
         backend_config=_read_backend_config(settings.backend_config_file),
         encoder=EncoderSettings(bitrate=settings.opus_bitrate, complexity=settings.opus_complexity),
-        limits=Limits(settings.session_max_age, settings.idle_timeout, settings.backend_start_limit),
+        limits=Limits(
+            settings.session_max_age, settings.idle_timeout, settings.backend_start_limit, settings.max_observers
+        ),
     )
 
 

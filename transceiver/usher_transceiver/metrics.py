@@ -58,6 +58,9 @@ class TransceiverCollector(Collector):
         yield _counters("sessions_ended", "Sessions ended by reason", "reason", self._sessions.ended)
         yield _counters("sessions_refused", "Creates refused by reason", "reason", self._sessions.refused)
         sent = self._sessions.unsent
+        yield _gauge("observers", "Observers (side-bands) of all calls", self._sessions.observers)
+        dropped = self._sessions.observers_dropped
+        yield _counters("observers_dropped", "Observers turned away or dropped by reason", "reason", dropped)
         yield _counter("unsent", "Datagrams without a path, or beyond the bound of an unconfirmed address", sent)
         yield _counter("events_dropped", "Events that did not fit the channel or its queue", self._sessions.lost_events)
 

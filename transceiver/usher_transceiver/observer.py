@@ -1,67 +1,119 @@
-"""Somebody looks on at a call's events over a WebSocket."""
+"""Somebody looks on at a call's events over a WebSocket.
+
+Rules:
+* An observer never makes a call wait. One that reads too slowly is dropped: 1013 `too_slow`.
+* One that sends too much is dropped: 1008 `too_many_events`. The loop that reads it carries everybody's audio.
+* When the call ends it gets what still waits, and then 1000 with the reason of the end.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Callable
 
 from fastapi import WebSocket, WebSocketDisconnect
 
+from usher_transceiver.rate import TokenBucket
 from usher_transceiver.session import Session
 
 MAX_QUEUED = 256
-"""Events that wait for a slow observer; then it is dropped."""
-TRY_AGAIN_LATER = 1013
-GOING_AWAY = 1001
+MAX_QUEUED_BYTES = 1_048_576
+"""What waits for a slow observer; beyond it is dropped. Four of the largest events."""
+MAX_EVENTS_PER_SECOND = 100
+MAX_BYTES_PER_SECOND = 1_048_576
+FLUSH_LIMIT_S = 5.0
+"""From the end of the call until what waits has to be sent."""
+CLOSE_LIMIT_S = 1.0
+
+CALL_ENDED = (1000, "")
+NOT_TEXT = (1003, "text_expected")
+TOO_MANY_EVENTS = (1008, "too_many_events")
+TOO_SLOW = (1013, "too_slow")
 
 
 class SocketObserver:
-    """Copies events to a WebSocket and hands back what it sends (`events.Observer`)."""
+    """Copies events to a WebSocket and hands back what it sends (`events.Observer`).
 
-    def __init__(self, socket: WebSocket) -> None:
+    Args:
+        socket: not accepted yet.
+        clock: seconds, monotonic.
+        dropped: counts observers that were dropped, by reason.
+    """
+
+    def __init__(self, socket: WebSocket, clock: Callable[[], float], dropped: Counter[str]) -> None:
         self._socket = socket
-        self._queue: asyncio.Queue[str | None] = asyncio.Queue(MAX_QUEUED + 1)
-        self._reason = ""
+        self._clock = clock
+        self._counts = dropped
+        self._queue: asyncio.Queue[str | None] = asyncio.Queue()
+        self._queued_bytes = 0
+        self._writer: asyncio.Task[None] | None = None
+        self._close = CALL_ENDED
+        self._events = TokenBucket(MAX_EVENTS_PER_SECOND)
+        self._bytes = TokenBucket(MAX_BYTES_PER_SECOND)
 
     def offer(self, text: str) -> bool:
         """Take an event; False when too many wait."""
-        if self._queue.qsize() >= MAX_QUEUED:
+        if self._queue.qsize() >= MAX_QUEUED or self._queued_bytes + len(text) > MAX_QUEUED_BYTES:
             return False
+        self._queued_bytes += len(text)
         self._queue.put_nowait(text)
         return True
 
     def dropped(self, reason: str) -> None:
-        """Close once what waits is sent, or at once when nothing moves."""
-        self._reason = self._reason or reason
-        if self._queue.full():
-            self._queue.get_nowait()
+        """Close: at once when it is too slow, else once what waits is sent."""
+        is_slow = reason == TOO_SLOW[1]
+        self._close = TOO_SLOW if is_slow else (CALL_ENDED[0], reason)
         self._queue.put_nowait(None)
+        if is_slow:
+            self._counts[reason] += 1
+        if self._writer is not None:
+            asyncio.get_running_loop().call_later(0 if is_slow else FLUSH_LIMIT_S, self._writer.cancel)
 
     async def serve(self, session: Session) -> None:
-        """Run until either side ends."""
-        if not session.events.observe(self):
-            await self._socket.close(TRY_AGAIN_LATER, "too_many_observers")
-            return
-        reader = asyncio.create_task(self._read(session))
-        writer = asyncio.create_task(self._write())
+        """Run until either side ends. The observer is one of the session's already."""
+        reader: asyncio.Task[bool] | None = None
         try:
-            await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
+            await self._socket.accept()
+            reader = asyncio.create_task(self._read(session))
+            self._writer = asyncio.create_task(self._write())
+            await asyncio.wait((reader, self._writer), return_when=asyncio.FIRST_COMPLETED)
         finally:
             session.events.leave(self)
-            for task in (reader, writer):
+            for task in filter(None, (reader, self._writer)):
                 task.cancel()
-            await asyncio.gather(reader, writer, return_exceptions=True)
+                await asyncio.gather(task, return_exceptions=True)
+        # The reader knows whether the other side has closed; then there is nobody to tell.
+        if reader.cancelled() or (reader.exception() is None and reader.result()):
+            await self._say_why()
 
-    async def _read(self, session: Session) -> None:
+    async def _say_why(self) -> None:
+        code, reason = self._close
         try:
-            while True:
-                session.on_message(await self._socket.receive_text())
-        except (WebSocketDisconnect, KeyError):
-            return  # KeyError: a binary message, which an event never is.
+            # Where nothing moves, the close would wait with the rest.
+            async with asyncio.timeout(CLOSE_LIMIT_S):
+                await self._socket.close(code, reason)
+        except (TimeoutError, RuntimeError, WebSocketDisconnect):
+            return
+
+    async def _read(self, session: Session) -> bool:
+        """Take what it sends; True when we are the ones who close."""
+        while True:
+            message = await self._socket.receive()
+            if message["type"] == "websocket.disconnect":
+                return False
+            text = message.get("text")
+            if text is None:
+                self._close = NOT_TEXT
+                return True
+            now = self._clock()
+            if not (self._events.take(now) and self._bytes.take(now, len(text))):
+                self._close = TOO_MANY_EVENTS
+                self._counts[TOO_MANY_EVENTS[1]] += 1
+                return True
+            session.on_message(text)
 
     async def _write(self) -> None:
-        while True:
-            text = await self._queue.get()
-            if text is None:
-                await self._socket.close(GOING_AWAY, self._reason[:100])
-                return
+        while (text := await self._queue.get()) is not None:
+            self._queued_bytes -= len(text)
             await self._socket.send_text(text)

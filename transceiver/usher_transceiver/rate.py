@@ -11,11 +11,11 @@ class TokenBucket:
         self._tokens = rate
         self._at = float("-inf")
 
-    def take(self, now: float) -> bool:
-        """Tell whether one more may pass at `now` (seconds, monotonic)."""
+    def take(self, now: float, count: float = 1) -> bool:
+        """Tell whether `count` more may pass at `now` (seconds, monotonic); they pass together or not at all."""
         self._tokens = min(self._rate, self._tokens + (now - self._at) * self._rate)
         self._at = now
-        if self._tokens < 1:
+        if self._tokens < count:
             return False
-        self._tokens -= 1
+        self._tokens -= count
         return True

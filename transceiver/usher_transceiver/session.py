@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from usher_core.ids import ClientPath, Route
+from usher_core.ids import ClientPath, Route, join_host_port
 from usher_core.internal_api import AdvertisedAddress, SessionInfo, SessionPath, State, Timings
 from usher_core.rtp import is_rtcp
 from usher_core.stun import StunMessage
@@ -80,11 +80,12 @@ class CallFacts:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds; 0 for `idle` means no limit."""
+    """Seconds, where 0 for `idle` means no limit; and how many may look on."""
 
     max_age: float
     idle: float
     backend_start: float
+    observers: int = 8
 
 
 class Surroundings(Protocol):
@@ -139,7 +140,11 @@ class Session:
         self._sends_audio = facts.offer.audio.sends
         self.participant = Participant(agent, dtls, facts.offer.data, send, self, around.clock)
         self.events = EventHub(
-            _session_object(facts), around.new_event_id, self.participant.send_text, self._event_to_backend
+            _session_object(facts),
+            around.new_event_id,
+            self.participant.send_text,
+            self._event_to_backend,
+            limits.observers,
         )
         self.stream = AudioStream(facts.stream, codec, self._audio_to_backend, now)
         self._call = LiveCall(facts.session_id, facts.metadata, self.stream, self.events, self._backend_ends)
@@ -211,6 +216,8 @@ class Session:
 
     def on_message(self, message: str | bytes) -> None:
         """An event of the client, or of an observer."""
+        if self.state == "ended":
+            return
         self._active = self._around.clock()
         self.events.on_message(message)
 
@@ -340,6 +347,7 @@ class Session:
             ufrag=newest.ufrag.decode("ascii"),
             remote_ufrag=newest.main_remote_ufrag.decode("ascii"),
             end_reason=self.end_reason,
+            observers=self.events.observers,
         )
 
     def _since_offer(self, then: float | None) -> float | None:
@@ -348,7 +356,7 @@ class Session:
     def _path(self) -> SessionPath:
         sending = self.participant.agent.sending
         listener = None if sending is None else sending.address.listener
-        relay = next((f"{a.host}:{a.port}" for a in self.facts.advertise if a.listener == listener), None)
+        relay = next((join_host_port(a.host, a.port) for a in self.facts.advertise if a.listener == listener), None)
         route = self.facts.route
         return SessionPath(relay=relay, listener=listener, cluster=route.cluster, pod=route.pod, worker=route.worker)
 

@@ -10,6 +10,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import heapq
 import re
 import secrets
 from collections import Counter
@@ -28,6 +29,7 @@ from usher_core.internal_api import (
     RestartIce,
     SessionCreated,
     SessionInfo,
+    SessionList,
 )
 from usher_transceiver.aiortc_adapter import MAX_MESSAGE_SIZE
 from usher_transceiver.backends.protocol import BackendConfig, BackendFactory
@@ -112,6 +114,7 @@ class SessionRegistry:
         self.created = 0
         self.refused: Counter[str] = Counter()
         self.ended: Counter[str] = Counter()
+        self.observers_dropped: Counter[str] = Counter()
         self._past_unsent = 0
         self._past_lost_events = 0
         self._route = route
@@ -146,6 +149,11 @@ class SessionRegistry:
     def lost_events(self) -> int:
         """Events that could not be sent, of all sessions so far."""
         return self._past_lost_events + sum(session.events.dropped for session in self._sessions.values())
+
+    @property
+    def observers(self) -> int:
+        """How many look on at all sessions together."""
+        return sum(session.events.observers for session in self._sessions.values())
 
     # Admission
 
@@ -266,6 +274,18 @@ class SessionRegistry:
         now = self.clock()
         session = self._sessions.get(session_id)
         return session.info(now) if session is not None else self._ended.get(now, session_id)
+
+    def page(self, tenant: str, limit: int, after: str) -> SessionList:
+        """Return a tenant's live sessions whose id is greater than `after`, the first `limit` by id."""
+        found = (
+            session_id
+            for session_id, session in self._sessions.items()
+            if session_id > after and session.facts.tenant == tenant
+        )
+        ids = heapq.nsmallest(limit + 1, found)
+        now = self.clock()
+        infos = tuple(self._sessions[session_id].info(now) for session_id in ids[:limit])
+        return SessionList(sessions=infos, has_more=len(ids) > limit)
 
     def restart_ice(self, session: Session, request: RestartIce) -> IceRestarted:
         """Add a generation to a session (RFC 8445 section 9); the old ones go on until the client uses it."""

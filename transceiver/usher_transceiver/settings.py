@@ -69,6 +69,12 @@ class TransceiverSettings(ProgramSettings):
     backend_start_limit: float = Field(
         default=10.0, gt=0, le=120, description="seconds a backend may take to get ready; people hang up after that"
     )
+    max_observers: int = Field(
+        default=8,
+        ge=0,
+        le=64,
+        description="observers (side-bands) of one call at a time; each costs a copy of every event of the call",
+    )
     opus_codec: CodecPreference = Field(
         default="auto",
         description="auto prefers libopus and falls back to the codec inside PyAV, which costs twice the CPU",
