@@ -125,8 +125,8 @@ def set_up(fleet: Fleet, directory: Path, folder: Path) -> Workplace:
     for name in ("internal-token", "relay.json"):
         shutil.copy(secrets / name, folder)
     shutil.copy(OFFER, folder / "offer.sdp")
-    offer = {"content": OFFER.read_bytes(), "headers": {"Content-Type": "application/sdp"}}
-    answer = httpx.post(f"{fleet.url}/v1/realtime/calls", **offer)  # type: ignore[arg-type]  # two of its arguments
+    sdp = {"Content-Type": "application/sdp"}
+    answer = httpx.post(f"{fleet.url}/v1/realtime/calls", content=OFFER.read_bytes(), headers=sdp)
     ufrag = re.search(r"a=ice-ufrag:(\S+)", answer.text)
     assert ufrag, answer.text
     scripts = Path(sys.prefix) / "bin"
