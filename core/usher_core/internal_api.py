@@ -62,6 +62,10 @@ class Load(_Model):
     max_sessions: int = Field(ge=0)
     draining: bool = False
     accepts: bool = Field(description="whether a create would be admitted now")
+    created: int = Field(default=0, ge=0, description="sessions made since the start, this one included")
+    tenants: dict[str, int] = Field(
+        default_factory=dict, description="live sessions by tenant; only in the answer to `GET /load`"
+    )
 
 
 class SessionCreated(_Model):

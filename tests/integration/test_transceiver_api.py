@@ -41,7 +41,22 @@ async def test_every_stored_offer_of_a_real_client_gets_a_session(tmp_path: Path
         created = await running.create(offer(name))
         assert created["answer"].startswith("v=0\r\n")
         assert f"a=ice-ufrag:{created['ufrag']}\r\n" in created["answer"]
-        assert created["load"] == {"sessions": 1, "max_sessions": 100, "draining": False, "accepts": True}
+        load = {"sessions": 1, "max_sessions": 100, "draining": False, "accepts": True, "created": 1, "tenants": {}}
+        assert created["load"] == load
+
+
+async def test_a_load_tells_calls_by_tenant_and_how_many_were_ever_made(tmp_path: Path) -> None:
+    async with rig(tmp_path) as running:
+        made = [
+            (await running.post("/sessions", running.body(offer(), tenant=tenant))).json()
+            for tenant in ("acme", "other", "acme")
+        ]
+        assert [created["load"]["created"] for created in made] == [1, 2, 3]
+        load = (await running.http.get(f"{BASE_PATH}/load")).json()
+        assert (load["tenants"], load["created"]) == ({"acme": 2, "other": 1}, 3)
+        await running.http.delete(f"{BASE_PATH}/sessions/{made[1]['session_id']}")
+        load = (await running.http.get(f"{BASE_PATH}/load")).json()
+        assert (load["tenants"], load["created"]) == ({"acme": 2}, 3)
 
 
 async def test_a_hundred_creates_at_once_never_exceed_the_limit(tmp_path: Path) -> None:

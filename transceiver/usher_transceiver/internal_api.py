@@ -203,7 +203,7 @@ def _add_events_route(app: FastAPI, sessions: SessionRegistry, clock: Callable[[
 def _add_load_routes(app: FastAPI, sessions: SessionRegistry) -> None:
     @app.get(f"{BASE_PATH}/load")
     async def load() -> Load:
-        return sessions.load()
+        return sessions.load_by_tenant()
 
     @app.post(f"{BASE_PATH}/drain")
     async def drain() -> Load:

@@ -161,8 +161,17 @@ class SessionRegistry:
         """Return what placement and scale-down need."""
         count, limit = len(self._sessions), self._settings.max_sessions
         return Load(
-            sessions=count, max_sessions=limit, draining=self.draining, accepts=count < limit and not self.draining
+            sessions=count,
+            max_sessions=limit,
+            draining=self.draining,
+            accepts=count < limit and not self.draining,
+            created=self.created,
         )
+
+    def load_by_tenant(self) -> Load:
+        """Return the load with the live sessions of each tenant."""
+        tenants = Counter(session.facts.tenant for session in self._sessions.values())
+        return self.load().model_copy(update={"tenants": dict(tenants)})
 
     def create(self, request: CreateSession) -> SessionCreated:
         """Make a session and its answer.
@@ -177,7 +186,6 @@ class SessionRegistry:
             return known.answer
         self._admit()
         created = self._create(request)
-        self.created += 1
         self._requests.put(now, request.request_id, Request(created.session_id, created))
         return created
 
@@ -224,6 +232,7 @@ class SessionRegistry:
         answer = build_answer(offer, local)
         generation = Generation(ufrag.encode(), password.encode(), _remote_ufrags(offer, request.offer))
         self._add(facts, generation, backend)
+        self.created += 1
         return SessionCreated(session_id=session_id, answer=answer, ufrag=ufrag, load=self.load())
 
     def _factory(self, name: str) -> BackendFactory:
