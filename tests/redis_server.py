@@ -1,0 +1,79 @@
+"""A real Redis for tests: on a free port of loopback, without files."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+import subprocess
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from tests import tools
+from tests.signaling_fakes import until
+
+
+@dataclass
+class RedisServer:
+    """`start` and `kill` may follow each other; the port stays."""
+
+    port: int
+    password: str = ""
+    process: subprocess.Popen[bytes] | None = None
+
+    def url(self, password: str | None = None) -> str:
+        word = self.password if password is None else password
+        return f"redis://:{word}@127.0.0.1:{self.port}/0" if word else f"redis://127.0.0.1:{self.port}/0"
+
+    async def start(self) -> None:
+        self._spawn()
+        await until(self._listens)
+
+    def _spawn(self) -> None:
+        program = tools.find("redis-server")
+        assert program
+        flags = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+        if self.password:
+            flags += ["--requirepass", self.password]
+        self.process = subprocess.Popen([program, *flags], stdout=subprocess.DEVNULL)
+
+    async def _listens(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, "redis-server ended"
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        except OSError:
+            return False
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+        return True
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def hang(self) -> None:
+        """Stop it: connections are taken, nothing is answered."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+
+
+@contextlib.asynccontextmanager
+async def redis_server(password: str = "") -> AsyncIterator[RedisServer]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = RedisServer(port, password)
+    await server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
