@@ -78,7 +78,6 @@ TOOLS = {
     "cargo": Tool(_program("cargo"), "install Rust with rustup, or `apt install cargo`"),
     "chromium": Tool(_chromium, "`apt install chromium`, or set USHER_CHROMIUM to the path of one"),
     "curl": Tool(_program("curl"), "`apt install curl`"),
-    "curl": Tool(_program("curl"), "`apt install curl`"),
     "go": Tool(_program("go"), "install Go, or `apt install golang-go`"),
     "ip": Tool(_program("ip"), "`apt install iproute2`"),
     "ipv6": Tool(_ipv6_loopback, "give the loopback interface ::1 (sysctl net.ipv6.conf.lo.disable_ipv6=0)"),
