@@ -1,14 +1,18 @@
-"""WHIP as RFC 9725 wants it; each test names the section it is about."""
+"""WHIP as RFC 9725 wants it; each test names the section it is about. docs/whip.md has all requirements."""
 
 from __future__ import annotations
 
+import asyncio
+import re
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.signaling_fakes import ANSWER, OFFER, PASSWORD, assert_error, place_whip, signaling
+from tests.pages import ROOT, codes, rows
+from tests.signaling_fakes import ANSWER, OFFER, OTHER_KEY, PASSWORD, assert_error, place_whip, signaling, until
 from usher_core.sdpfrag import parse_fragment
+from usher_signaling.settings import SignalingSettings
 
 SDPFRAG = "application/trickle-ice-sdpfrag"
 CANDIDATE = "1387637174 1 udp 2122260223 192.0.2.1 61764 typ host"
@@ -213,3 +217,110 @@ async def test_4_7_a_bearer_token_is_asked_for_on_endpoint_and_session(tmp_path:
             assert_error(response, 401, "invalid_api_key")
             assert response.headers["www-authenticate"].startswith("Bearer")
     assert stack.fleet.session_count == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "method"), [("/whip", "POST"), ("/whip/rtc_any", "PATCH"), ("/whip/rtc_any", "DELETE")]
+)
+async def test_4_2_a_preflight_from_a_page_is_allowed_on_endpoint_and_session(
+    tmp_path: Path, path: str, method: str
+) -> None:
+    async with signaling(tmp_path) as stack:
+        asked = {
+            "Origin": "https://encoder.example",
+            "Access-Control-Request-Method": method,
+            "Access-Control-Request-Headers": "authorization, content-type, if-match",
+            "Authorization": "",
+        }
+        response = await stack.client.options(path, headers=asked)
+    assert response.status_code == 200
+    assert response.headers["access-control-allow-origin"] == "*"
+    assert method in response.headers["access-control-allow-methods"]
+    assert {"Authorization", "Content-Type", "If-Match"} <= set(
+        response.headers["access-control-allow-headers"].split(", ")
+    )
+
+
+async def test_4_3_1_the_tag_is_strong_and_another_one_for_each_ice_session(tmp_path: Path) -> None:
+    async with signaling(tmp_path) as stack:
+        calls = [await place_whip(stack.client) for _ in range(5)]
+        tags = [call.headers["etag"] for call in calls]
+        tags += [(await patch(stack.client, call, RESTART, "*")).headers["etag"] for call in calls]
+    assert len(set(tags)) == 10
+    assert all(tag.startswith('"') and tag.endswith('"') and len(tag) > 12 for tag in tags)
+
+
+async def test_4_5_nothing_is_redirected(tmp_path: Path) -> None:
+    async with signaling(tmp_path) as stack:
+        for method in ("GET", "POST", "PATCH", "DELETE", "OPTIONS"):
+            for path in ("/whip", "/whip/", "//whip", "/whip/rtc_any", "/whip/rtc_any/", "/WHIP"):
+                response = await stack.client.request(method, path)
+                assert not 300 <= response.status_code < 400, (method, path)
+                assert "location" not in response.headers
+
+
+async def test_4_6_no_answer_names_an_ice_server(tmp_path: Path) -> None:
+    async with signaling(tmp_path) as stack:
+        call = await place_whip(stack.client)
+        preflight = await stack.client.options("/whip", headers={"Access-Control-Request-Method": "POST"})
+    assert "link" not in call.headers
+    assert "link" not in preflight.headers
+
+
+def test_5_the_server_listens_on_loopback_unless_told_otherwise() -> None:
+    assert SignalingSettings.model_fields["http"].default.startswith("127.0.0.1:")
+
+
+async def test_5_urls_of_sessions_are_random_and_forged_ones_are_404(tmp_path: Path) -> None:
+    async with signaling(tmp_path) as stack:
+        locations = [(await place_whip(stack.client)).headers["location"] for _ in range(20)]
+        assert len({location[: len("/whip/rtc_") + 18] for location in locations}) == 20
+        for place_in_id in range(len("/whip/rtc_"), len(locations[0]), 7):
+            other = "A" if locations[0][place_in_id] != "A" else "B"
+            forged = locations[0][:place_in_id] + other + locations[0][place_in_id + 1 :]
+            assert_error(await stack.client.delete(forged), 404, "call_not_found")
+        keys = {"Authorization": f"Bearer {OTHER_KEY}"}
+        assert_error(await stack.client.delete(locations[0], headers=keys), 404, "call_not_found")
+        assert stack.fleet.session_count == 20
+
+
+async def test_5_more_requests_than_may_be_under_way_get_503(tmp_path: Path) -> None:
+    async with signaling(tmp_path, max_requests=2) as stack:
+        call = await place_whip(stack.client)
+        stack.fleet.transceivers[0].answer_delay = 0.5
+        slow = [asyncio.create_task(place_whip(stack.client)) for _ in range(2)]
+
+        async def both_under_way() -> bool:
+            return len(stack.fleet.transceivers[0].created) == 3
+
+        await until(both_under_way)
+        refused = [
+            await stack.client.post("/whip", content=OFFER, headers={"Content-Type": "application/sdp"}),
+            await patch(stack.client, call, TRICKLE, call.headers["etag"]),
+            await stack.client.delete(call.headers["location"]),
+        ]
+        for response in refused:
+            assert_error(response, 503, "too_many_requests")
+            assert response.headers["retry-after"]
+        await asyncio.gather(*slow)
+        assert (await stack.client.delete(call.headers["location"])).status_code == 200
+
+
+def test_the_page_numbers_every_requirement_and_names_a_test_that_exists() -> None:
+    requirements = [row.cells for row in rows(ROOT / "docs" / "whip.md")]
+    assert [cells[0] for cells in requirements] == [f"W{number}" for number in range(1, len(requirements) + 1)]
+    tests = {
+        name
+        for path in (ROOT / "tests").glob("*/test_*.py")
+        for name in re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
+    }
+    for number, section, level, asked, met, shown in requirements:
+        assert re.fullmatch(r"[45](\.\d){0,2}", section), number
+        assert level in {"MUST", "SHALL", "SHOULD", "RECOMMENDED", "MAY"}, number
+        assert asked, number
+        assert re.match(r"yes|no: \w|in part: \S|by ", met), number
+        assert codes(shown), number
+        assert set(codes(shown)) <= tests, number
+    unmet = [cells[0] for cells in requirements if cells[4].startswith("no")]
+    page = " ".join((ROOT / "docs" / "whip.md").read_text().split())
+    assert f"{len(unmet)} of {len(requirements)} are not met, for reasons of voice: {', '.join(unmet)};" in page
