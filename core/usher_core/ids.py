@@ -62,6 +62,20 @@ class ClientPath:
         return f"{host}:{self.port} via listener {self.listener}"
 
 
+def is_loopback_host(host: str) -> bool:
+    """Tell whether a host, without port and brackets, is this machine: an address of loopback, or `localhost`."""
+    name = host.lower().removesuffix(".")
+    # RFC 6761 section 6.3: localhost and all names below it are loopback; browsers resolve them themselves.
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return address.is_loopback or (mapped is not None and mapped.is_loopback)
+
+
 def pack_address(host: str) -> bytes:
     """Return the 16 bytes of an IP address, IPv4 as v4-mapped (RFC 4291 section 2.5.5.2); a zone id is cut off.
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Literal
+from typing import Literal, TextIO
 
 import structlog
 
 
-def configure(log_format: Literal["console", "json"], level: str) -> None:
-    """Send the log of usher and of its libraries to stderr. Called once, by the program's `run`."""
+def configure(log_format: Literal["console", "json"], level: str, stream: TextIO = sys.stderr) -> None:
+    """Send the log of usher and of its libraries to a stream. Called once, by the program's `run`."""
     shared: list[structlog.types.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -31,7 +31,7 @@ def configure(log_format: Literal["console", "json"], level: str) -> None:
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,

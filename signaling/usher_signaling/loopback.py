@@ -9,22 +9,9 @@ The socket listens on loopback, but a web page from anywhere runs in a browser o
 
 from __future__ import annotations
 
-import ipaddress
 from urllib.parse import urlsplit
 
-
-def is_loopback_host(host: str) -> bool:
-    """Tell whether a host, without port and brackets, is this machine: an address of loopback, or `localhost`."""
-    name = host.lower().removesuffix(".")
-    # RFC 6761 section 6.3: localhost and all names below it are loopback; browsers resolve them themselves.
-    if name == "localhost" or name.endswith(".localhost"):
-        return True
-    try:
-        address = ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return address.is_loopback or (mapped is not None and mapped.is_loopback)
+from usher_core.ids import is_loopback_host
 
 
 def is_loopback_authority(authority: str) -> bool:

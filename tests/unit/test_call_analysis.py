@@ -18,6 +18,7 @@ from usher_cli.call.source import Source
 TONE = source.tone(440)
 START = 1000.0
 SECONDS = 10.0
+SENT_S = SECONDS
 
 
 def arrivals(
@@ -46,7 +47,7 @@ def findings(packets: list[RtpArrival], sent: Source = TONE, ended_after: float 
 
 def test_a_clean_echo_is_right() -> None:
     found = findings(arrivals())
-    assert faults(found, TONE) == []
+    assert faults(found, TONE, SENT_S) == []
     assert found.tone_hz == pytest.approx(440, abs=0.5)
     assert found.level_dbfs == pytest.approx(-16.4, abs=0.5)
     assert found.tone_share == pytest.approx(1.0, abs=0.01)
@@ -93,13 +94,13 @@ def test_silence_sent_in_packets_is_a_gap_by_content() -> None:
     silent = dataclasses.replace(TONE, packets=TONE.packets[:100] + (TONE.silence,) * 50 + TONE.packets[150:])
     found = findings(arrivals(silent))
     assert found.longest_content_gap_s == pytest.approx(1.0, abs=0.1)
-    assert "the tone was there for" in faults(found, TONE)[0]
+    assert "the tone was there for" in faults(found, TONE, SENT_S)[0]
 
 
 def test_a_tone_that_stops_before_the_end_is_a_gap_until_the_end() -> None:
     found = findings(arrivals(count=250))
     assert found.longest_arrival_gap_s == pytest.approx(5.0, abs=0.02)
-    assert faults(found, TONE) != []
+    assert faults(found, TONE, SENT_S) != []
 
 
 def test_loss_and_jitter_make_small_gaps_and_are_counted() -> None:
@@ -124,12 +125,12 @@ def test_duplicates_and_disorder_do_not_count_as_loss() -> None:
 
 
 def test_another_tone_is_wrong() -> None:
-    assert faults(findings(arrivals(source.tone(550))), TONE)[0] == "heard 550 Hz, sent 440 Hz"
+    assert faults(findings(arrivals(source.tone(550))), TONE, SENT_S)[0] == "heard 550 Hz, sent 440 Hz"
 
 
 def test_silence_is_wrong() -> None:
     silence = dataclasses.replace(TONE, packets=(TONE.silence,))
-    assert faults(findings(arrivals(silence)), TONE) == ["nothing was heard"]
+    assert faults(findings(arrivals(silence)), TONE, SENT_S) == ["nothing was heard"]
 
 
 def test_noise_is_no_tone() -> None:
@@ -143,18 +144,45 @@ def test_noise_is_no_tone() -> None:
 def test_a_much_quieter_tone_is_wrong() -> None:
     samples = (1000 * np.sin(2 * np.pi * 440 * np.arange(5 * RATE) / RATE)).astype(np.int16)
     quiet = dataclasses.replace(TONE, packets=tuple(opus.encode(samples)))
-    assert any("dBFS" in fault for fault in faults(findings(arrivals(quiet)), TONE))
+    assert any("dBFS" in fault for fault in faults(findings(arrivals(quiet)), TONE, SENT_S))
 
 
 def test_a_parrot_may_answer_later() -> None:
     said = source.tone(440, talk_s=1.5)
     found = findings(arrivals(said, delay=lambda _: 2.1), said, ended_after=SECONDS)
-    assert faults(found, said) == []
+    assert faults(found, said, SENT_S) == []
     assert found.delay is not None
     assert found.delay.median_s == pytest.approx(2.1, abs=0.03)
 
 
 @pytest.mark.parametrize("frequency", [200.0, 440.0, 1000.4, 3000.0])
+def speech() -> Source:
+    """A file: bursts of noise of different lengths and pauses between them."""
+    draw = np.random.default_rng(7)
+    parts: list[opus.Samples] = []
+    for length in (0.4, 0.2, 0.7, 0.3, 1.1, 0.5, 0.9):
+        parts.append((draw.standard_normal(round(length * RATE)) * 3000).astype(np.int16))
+        parts.append(np.zeros(round(0.2 * RATE), np.int16))
+    samples = np.resize(np.concatenate(parts), round(SECONDS * RATE) // FRAME_SAMPLES * FRAME_SAMPLES)
+    levels = [source.level_dbfs(part) for part in np.split(samples, len(samples) // FRAME_SAMPLES)]
+    silence = opus.encode(np.zeros(10 * FRAME_SAMPLES, np.int16))[-1]
+    return Source(tuple(opus.encode(samples)), tuple(levels), loop=False, frequency=None, silence=silence)
+
+
+def test_a_file_that_comes_back_is_right_and_half_of_it_is_not() -> None:
+    said = speech()
+    assert faults(findings(arrivals(said), said), said, SENT_S) == []
+    half = arrivals(said, lost=lambda index: index >= 250)
+    assert "expected at least" in faults(findings(half, said), said, SENT_S)[0]
+
+
+def test_a_tone_in_place_of_a_file_is_wrong_unless_any_reply_is_right() -> None:
+    said = speech()
+    found = findings(arrivals(source.tone(550)), said)
+    assert "does not follow what was sent" in faults(found, said, SENT_S)[-1]
+    assert faults(found, said, SENT_S, any_reply=True) == []
+
+
 def test_frequencies_are_found_to_a_fraction_of_a_hertz(frequency: float) -> None:
     samples = (9000 * np.sin(2 * np.pi * frequency * np.arange(RATE) / RATE)).astype(np.int16)
     assert strongest_frequency(samples) == pytest.approx(frequency, abs=0.3)

@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 
 from usher_cli.call.opus import FRAME_S, RATE, Samples
 from usher_cli.call.reception import HeardFrame
-from usher_cli.call.source import Source, level_dbfs
+from usher_cli.call.source import SOUND_DBFS, Source, level_dbfs
 
-SOUND_DBFS = -50.0
 TONE_ENERGY_SHARE = 0.5
 GAP_LISTED_S = 0.1
 EDGE_S = 0.06

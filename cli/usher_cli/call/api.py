@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from usher_core.errors import LocalError, RemoteError
+from usher_core.ids import is_loopback_host
 
 CALLS_PATH = "/v1/realtime/calls"
 ANSWER_LIMIT_S = 15.0
@@ -52,7 +53,9 @@ class CallsApi:
     def __init__(self, url: str, api_key: str | None) -> None:
         self._url = calls_url(url)
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._client = httpx.AsyncClient(headers=headers, timeout=ANSWER_LIMIT_S)
+        # A proxy of the environment is for other machines; few leave out 127.0.0.1.
+        is_here = is_loopback_host(urlsplit(self._url).hostname or "")
+        self._client = httpx.AsyncClient(headers=headers, timeout=ANSWER_LIMIT_S, trust_env=not is_here)
 
     async def __aenter__(self) -> Self:
         return self

@@ -38,6 +38,7 @@ MAX_SECONDS = 3600
     help="Send the tone for so many seconds and then silence: what `parrot` needs, which waits for a pause.",
 )
 @click.option("--wav", type=click.Path(path_type=Path), help="Send this sound file, once, in place of the tone.")
+@click.option("--any-reply", is_flag=True, help="The backend answers with words of its own: any sound back is right.")
 @click.option(
     "--record",
     type=click.Path(path_type=Path),
@@ -73,6 +74,7 @@ def call(  # noqa: PLR0913  (one parameter per flag)
     tone: float,
     talk: float | None,
     wav: Path | None,
+    any_reply: bool,
     record: Path | None,
     as_json: bool,
     count: int,
@@ -103,6 +105,7 @@ def call(  # noqa: PLR0913  (one parameter per flag)
         concurrency=min(concurrency or count, MAX_CONCURRENCY),
         record=record,
         via=split_host_port(via) if via is not None else None,
+        any_reply=any_reply,
     )
     started, cpu = time.monotonic(), time.process_time()
     load_report = None

@@ -17,6 +17,9 @@ FREQUENCY_TOLERANCE = 0.01
 LEVEL_TOLERANCE_DB = 6.0
 MIN_TONE_SHARE = 0.95
 MIN_HEARD_S = 0.5
+MIN_FILE_SHARE = 0.8
+LAG_S = 0.5
+"""Of what was sent at the end of a call, not all has come back when it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +69,19 @@ def failed(reason: str) -> CallResult:
     return CallResult(ok=False, wrong=(reason,))
 
 
-def judge(record: CallRecord, source: Source) -> CallResult:
-    """Return the result of a call that came about. Decodes what it received, so it takes some ms per second of call."""
+def judge(record: CallRecord, source: Source, *, any_reply: bool = False) -> CallResult:
+    """Return the result of a call that came about. Decodes what it received, so it takes some ms per second of call.
+
+    `any_reply`: see `faults`.
+    """
     assert record.offered_at is not None
     assert record.answered_at is not None
     assert record.ended_at is not None
     assert record.dtls_at is not None
     reception = receive(record.arrivals)
-    findings = analyse(reception.frames, source, record.sent_from or record.dtls_at, record.ended_at)
-    wrong = tuple(faults(findings, source))
+    sent_from = record.sent_from or record.dtls_at
+    findings = analyse(reception.frames, source, sent_from, record.ended_at)
+    wrong = tuple(faults(findings, source, record.ended_at - sent_from, any_reply=any_reply))
     if record.broke is not None:
         wrong = (record.broke, *wrong)
     longest = max(
@@ -111,22 +118,29 @@ def judge(record: CallRecord, source: Source) -> CallResult:
     )
 
 
-def faults(findings: Findings, source: Source) -> list[str]:
+def faults(findings: Findings, source: Source, sent_s: float, *, any_reply: bool = False) -> list[str]:
     """Return in words what was not right about the sound.
 
-    A tone without end must come back at its frequency (1 %) and level (6 dB) for 95 % of the time. Of a tone or a file
-    that ends, half of it or 0.5 s must be heard, and a tone must have its frequency: a `parrot` says it later.
+    A tone without end must come back at its frequency (1 %) and level (6 dB) for 95 % of the time. Of a tone that ends,
+    half or 0.5 s must be heard at its frequency: a `parrot` says it later. Of a file, 80 % of what sounded in the
+    `sent_s` seconds of the call must be heard, as loud and as soft as it was sent.
+
+    With `any_reply` the backend says something of its own, and 0.5 s of any sound is right.
     """
     if findings.first_sound_at is None:
         return ["nothing was heard"]
+    if any_reply:
+        return _too_short(findings, MIN_HEARD_S)
+    if source.frequency is None:
+        wrong = _too_short(findings, MIN_FILE_SHARE * source.sounding_s(sent_s - LAG_S))
+        if findings.delay is None:
+            wrong.append("what was heard does not follow what was sent; expect that with --any-reply only")
+        return wrong
     wrong: list[str] = []
     if source.frequency is not None and not _is_frequency(findings.tone_hz, source.frequency):
         wrong.append(f"heard {findings.tone_hz or 0:.0f} Hz, sent {source.frequency:.0f} Hz")
     if source.seconds is not None:
-        needed = min(MIN_HEARD_S, source.seconds / 2)
-        if findings.heard_s < needed:
-            wrong.append(f"heard {findings.heard_s:.1f} s of sound, expected at least {needed:.1f} s")
-        return wrong
+        return wrong + _too_short(findings, min(MIN_HEARD_S, source.seconds / 2))
     sent_level = float(sum(source.levels) / len(source.levels))
     if findings.level_dbfs is None or abs(findings.level_dbfs - sent_level) > LEVEL_TOLERANCE_DB:
         wrong.append(f"heard {findings.level_dbfs or 0:.0f} dBFS, sent {sent_level:.0f} dBFS")
@@ -134,6 +148,12 @@ def faults(findings: Findings, source: Source) -> list[str]:
         share = 100 * (findings.tone_share or 0)
         wrong.append(f"the tone was there for {share:.0f} % of the time, not {100 * MIN_TONE_SHARE:.0f} %")
     return wrong
+
+
+def _too_short(findings: Findings, needed: float) -> list[str]:
+    if findings.heard_s >= needed:
+        return []
+    return [f"heard {findings.heard_s:.1f} s of sound, expected at least {needed:.1f} s"]
 
 
 def summarise(results: Sequence[CallResult], elapsed_s: float, cpu_s: float) -> dict[str, Any]:

@@ -22,7 +22,7 @@ Progress = Callable[[int, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What `usher call` was asked for. `record`: where to write what came back."""
+    """What `usher call` was asked for. `record`: where to write what came back; `any_reply`: see `result.faults`."""
 
     url: str
     api_key: str | None
@@ -32,6 +32,7 @@ class Plan:
     concurrency: int = 1
     record: Path | None = None
     via: tuple[str, int] | None = None
+    any_reply: bool = False
 
 
 async def place_calls(plan: Plan, progress: Progress) -> list[CallResult]:
@@ -69,7 +70,7 @@ def _result(number: int, record: CallRecord | CallResult, plan: Plan) -> CallRes
         if plan.count > 1:
             path = path.with_stem(f"{path.stem}-{number}")
         _write_recording(path, record)
-    return judge(record, plan.source)
+    return judge(record, plan.source, any_reply=plan.any_reply)
 
 
 def _write_recording(path: Path, record: CallRecord) -> None:

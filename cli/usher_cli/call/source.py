@@ -25,6 +25,8 @@ _STEP_S = 0.1
 _STEP_DB = -4.0
 MAX_WAV_S = 3600
 SILENCE_DBFS = -100.0
+SOUND_DBFS = -50.0
+"""A frame above this level sounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,11 @@ class Source:
             return np.where(indices >= 0, levels[indices % len(levels)], SILENCE_DBFS)
         inside = (indices >= 0) & (indices < len(levels))
         return np.where(inside, levels[np.clip(indices, 0, len(levels) - 1)], SILENCE_DBFS)
+
+    def sounding_s(self, within_s: float) -> float:
+        """Return for how long it sounds within the first `within_s` seconds of a call."""
+        indices = np.arange(max(0, round(within_s / FRAME_S)))
+        return float(np.sum(self.levels_at(indices) > SOUND_DBFS)) * FRAME_S
 
     @property
     def seconds(self) -> float | None:

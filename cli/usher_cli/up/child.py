@@ -9,24 +9,12 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, BinaryIO
+from typing import Any
+
+from usher_cli.up.log_writer import LogWriter
 
 MAX_LINE = 64 * 1024
 """A longer line of a log comes in pieces."""
-MAX_ANNOUNCE_LINE = 64 * 1024
-
-
-class LogWriter:
-    """Writes lines of several programs to one stream, each behind its program's name."""
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-
-    def write(self, name: str, line: bytes) -> None:
-        # A reader that went away (`usher up 2>&1 | head`) must not end the fleet.
-        with contextlib.suppress(BrokenPipeError):
-            self._stream.write(name.encode("utf-8") + b" | " + line.rstrip(b"\r\n") + b"\n")
-            self._stream.flush()
 
 
 class ChildProcess:
@@ -71,7 +59,7 @@ class ChildProcess:
         async for line in _lines(self._process.stdout):
             announcement = None if self._announced.done() else _parse_announcement(line)
             if announcement is None:
-                self._log.write(self.name, line)
+                self._log.write_line(self.name, line)
             else:
                 self._announced.set_result(announcement)
         if not self._announced.done():
@@ -80,7 +68,7 @@ class ChildProcess:
     async def _read_stderr(self) -> None:
         assert self._process.stderr is not None
         async for line in _lines(self._process.stderr):
-            self._log.write(self.name, line)
+            self._log.write_line(self.name, line)
 
 
 def usher_command(arguments: Sequence[str]) -> list[str]:

@@ -1,7 +1,7 @@
 """The programs of `usher up`, their flags, the order in which they start, and the files that follow them.
 
-Order: transceivers and the first relay (which picks the UDP port where it is 0), then the other relays on the same port
-and signaling, which advertises that port.
+Order: transceivers and the first relay (which picks the UDP port where it is 0), then the other relays on the same
+port, then signaling, which advertises that port and asks the relays' admin pages.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import structlog
 from usher_cli.up import child
 from usher_cli.up.addresses import advertised_addresses
 from usher_cli.up.atomic_file import write_atomically
+from usher_cli.up.log_writer import LogWriter
 from usher_cli.up.members import Member, Members
 from usher_cli.up.pod_ids import PodIds
 from usher_cli.up.readiness import wait_until_calls_succeed
@@ -29,6 +30,10 @@ from usher_core.ids import join_host_port, split_host_port
 LISTENER = 1
 """All relays have one listener, so it has one id."""
 _LOOPBACK_ANY_PORT = "127.0.0.1:0"
+_BUILT_IN_BACKENDS = ("echo", "parrot")
+"""What a caller may choose beside `--backend`."""
+_KEYS_FILE = "USHER_API_KEYS_FILE"
+"""Reaches signaling through the environment; then it is not keyless."""
 _SIGNALING_STAGE = 0
 _TRANSCEIVER_STAGE = 0
 _RELAY_STAGE = 1
@@ -46,7 +51,7 @@ class Fleet:
         log: where the children's lines go.
     """
 
-    def __init__(self, settings: UpSettings, directory: RunDirectory, log: child.LogWriter) -> None:
+    def __init__(self, settings: UpSettings, directory: RunDirectory, log: LogWriter) -> None:
         self._settings = settings
         self._directory = directory
         self._log = log
@@ -60,6 +65,7 @@ class Fleet:
         # Known once they are bound; from then on a program that is started again gets the same.
         self._udp = settings.udp
         self._http = settings.http
+        self._admins: dict[str, str] = {}
         self._supervisor = Supervisor(self._spawn, self, asyncio.sleep, time.monotonic)
 
     async def run(self, stop: asyncio.Event, announce: Callable[[str], None]) -> None:
@@ -95,6 +101,7 @@ class Fleet:
         match facts.get("program"):
             case "relay":
                 self._udp = facts["listeners"][str(LISTENER)]
+                self._admins[name] = member.fact("admin")
             case "transceiver":
                 self._directory.write_routes(self._members.transceivers())
             case "signaling":
@@ -124,18 +131,22 @@ class Fleet:
     async def _open(self, announce: Callable[[str], None]) -> None:
         relays = [f"relay-{number}" for number in range(1, self._settings.relays + 1)]
         transceivers = [f"transceiver-{number}" for number in range(1, self._settings.transceivers + 1)]
-        self._fill(Post(relays[0], self._relay_arguments, _RELAY_STAGE))
+        self._fill_relay(relays[0])
         for name in transceivers:
             self._fill(Post(name, self._transceiver_arguments, _TRANSCEIVER_STAGE))
         await self._until_ready([relays[0]])
         for name in relays[1:]:
-            self._fill(Post(name, self._relay_arguments, _RELAY_STAGE))
+            self._fill_relay(name)
+        await self._until_ready(relays)
         self._fill(Post("signaling", self._signaling_arguments, _SIGNALING_STAGE))
-        await self._until_ready([*relays, *transceivers, "signaling"])
+        await self._until_ready([*transceivers, "signaling"])
         await wait_until_calls_succeed(self._members)
         self._opened = True
         self._publish()
         announce(self._url)
+
+    def _fill_relay(self, name: str) -> None:
+        self._fill(Post(name, lambda: self._relay_arguments(name), _RELAY_STAGE))
 
     def _fill(self, post: Post) -> None:
         self._start(self._supervisor.keep(post))
@@ -168,12 +179,13 @@ class Fleet:
             environment["USHER_API_KEY"] = self._settings.api_key.get_secret_value()
         return environment
 
-    def _relay_arguments(self) -> list[str]:
+    def _relay_arguments(self, name: str) -> list[str]:
+        admin = self._admins.get(name, "").removeprefix("http://") or _LOOPBACK_ANY_PORT
         return [
             "relay",
             f"--listen={LISTENER}={self._udp}",
             "--upstream=127.0.0.1",
-            f"--admin={_LOOPBACK_ANY_PORT}",
+            f"--admin={admin}",
             f"--keys-file={self._directory.relay_keys}",
             f"--routes-file={self._directory.routes}",
             f"--engine={self._settings.engine}",
@@ -206,7 +218,9 @@ class Fleet:
                 f"--advertise={LISTENER}={address}"
                 for address in advertised_addresses(host, port, self._settings.advertise)
             ),
-            *(["--keyless"] if self._settings.api_key is None else []),
+            *(f"--relay-admin={admin}" for admin in self._admins.values()),
+            *(f"--backends={name}" for name in dict.fromkeys([self._settings.backend, *_BUILT_IN_BACKENDS])),
+            *(["--keyless"] if self._settings.api_key is None and not os.environ.get(_KEYS_FILE) else []),
             *self._log_arguments(),
         ]
 

@@ -9,8 +9,8 @@ import socket
 import sys
 
 from usher_cli.up.addresses import advertised_addresses, check_port_is_free
-from usher_cli.up.child import LogWriter
 from usher_cli.up.fleet import Fleet
+from usher_cli.up.log_writer import LogWriter
 from usher_cli.up.run_directory import RunDirectory
 from usher_cli.up.settings import UpSettings
 from usher_core import logs
@@ -19,18 +19,22 @@ from usher_core.ids import split_host_port
 
 def run(settings: UpSettings) -> None:
     """Run until SIGINT, SIGTERM or SIGHUP. Raises LocalError when it can't start."""
-    logs.configure(settings.log_format, settings.log_level)
+    log = LogWriter(sys.stderr.buffer)
+    logs.configure(settings.log_format, settings.log_level, log)
     host, port = split_host_port(settings.udp)
     advertised_addresses(host, port or 1, settings.advertise)
     check_port_is_free(socket.SOCK_STREAM, "--http", settings.http)
     check_port_is_free(socket.SOCK_DGRAM, "--udp", settings.udp)
-    with RunDirectory.make() as directory:
-        asyncio.run(_run(settings, directory))
+    try:
+        with RunDirectory.make() as directory:
+            asyncio.run(_run(settings, directory, log))
+    finally:
+        log.close()
 
 
-async def _run(settings: UpSettings, directory: RunDirectory) -> None:
+async def _run(settings: UpSettings, directory: RunDirectory, log: LogWriter) -> None:
     stop = asyncio.Event()
-    fleet = Fleet(settings, directory, LogWriter(sys.stderr.buffer))
+    fleet = Fleet(settings, directory, log)
 
     def on_signal() -> None:
         if stop.is_set():

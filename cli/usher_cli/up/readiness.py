@@ -21,7 +21,7 @@ async def wait_until_calls_succeed(members: Members) -> None:
     """
     missing: list[str] = []
     try:
-        async with asyncio.timeout(LIMIT_S), httpx.AsyncClient(timeout=2.0) as client:
+        async with asyncio.timeout(LIMIT_S), httpx.AsyncClient(timeout=2.0, trust_env=False) as client:
             while True:
                 missing = await _missing(client, members)
                 if not missing:

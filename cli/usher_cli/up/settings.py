@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, SecretStr, model_validator
 
 from usher_core.errors import LocalError
-from usher_core.ids import split_host_port
+from usher_core.ids import is_loopback_host, split_host_port
 from usher_core.settings import ProgramSettings, TextList
 
 MAX_RELAYS = 16
@@ -56,14 +55,6 @@ class UpSettings(ProgramSettings):
             _, _ = split_host_port(self.udp)
         except LocalError as error:
             raise ValueError(str(error)) from None
-        if self.api_key is None and not is_loopback(host):
+        if self.api_key is None and not is_loopback_host(host):
             raise ValueError(f"--http {self.http} can be reached from elsewhere, so --api-key is needed")
         return self
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches `host`, an IP address or a name."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
