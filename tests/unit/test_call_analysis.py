@@ -155,7 +155,6 @@ def test_a_parrot_may_answer_later() -> None:
     assert found.delay.median_s == pytest.approx(2.1, abs=0.03)
 
 
-@pytest.mark.parametrize("frequency", [200.0, 440.0, 1000.4, 3000.0])
 def speech() -> Source:
     """A file: bursts of noise of different lengths and pauses between them."""
     draw = np.random.default_rng(7)
@@ -183,6 +182,7 @@ def test_a_tone_in_place_of_a_file_is_wrong_unless_any_reply_is_right() -> None:
     assert faults(found, said, SENT_S, any_reply=True) == []
 
 
+@pytest.mark.parametrize("frequency", [200.0, 440.0, 1000.4, 3000.0])
 def test_frequencies_are_found_to_a_fraction_of_a_hertz(frequency: float) -> None:
     samples = (9000 * np.sin(2 * np.pi * frequency * np.arange(RATE) / RATE)).astype(np.int16)
     assert strongest_frequency(samples) == pytest.approx(frequency, abs=0.3)
