@@ -6,6 +6,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    # Only its type: `usher --help` imports this module and need not wait for pydantic.
+    from pydantic import ValidationError
+
 
 class UsherError(Exception):
     """Base of all errors that usher raises on purpose."""
@@ -37,3 +43,13 @@ class RemoteError(UsherError):
         super().__init__(message)
         self.reason = reason
         self.message = message
+
+
+def describe(error: ValidationError | RecursionError) -> str:
+    """Return the first fault of a validation error in one line: where, and what was expected."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    fault = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in fault["loc"])
+    what = str(fault["msg"]).removeprefix("Value error, ")
+    return f"{where}: {what}" if where else what

@@ -107,13 +107,6 @@ def _mac(key: bytes, mac_input: bytes) -> bytes:
     return int(siphash(key, mac_input)).to_bytes(MAC_LENGTH)
 
 
-def check_key(key: bytes) -> bytes:
-    """Return `key`. Raises LocalError unless it has 16 bytes."""
-    if len(key) != HOP_KEY_LENGTH:
-        raise LocalError(f"a hop key has {HOP_KEY_LENGTH} bytes, not {len(key)}")
-    return key
-
-
 def encode(outer: Outer, records: tuple[Record, ...], key: bytes) -> bytes:
     """Return the datagram of `outer` and `records`, authenticated with `key` (16 bytes).
 

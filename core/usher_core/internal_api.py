@@ -15,7 +15,6 @@ BASE_PATH = "/internal/v1"
 MAX_SDP = 64 * 1024
 MAX_SESSION_JSON = 256 * 1024
 REQUEST_ID_LIFE_S = 60
-FIRST_CHECK_LIMIT_S = 15
 DEFAULT_PAGE = 20
 MAX_PAGE = 100
 """Sessions of one answer of `GET /sessions`."""
@@ -105,7 +104,7 @@ class Trickle(_Model):
 class SessionPath(_Model):
     """How a call travels, for support and the demo page."""
 
-    relay: str | None = Field(default=None, description="advertised address of the listener in use, HOST:PORT")
+    relay: str | None = Field(default=None, description="HOST:PORT of the listener in use, where it has one advertised address")
     listener: int | None = None
     cluster: int
     pod: int

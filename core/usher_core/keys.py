@@ -19,10 +19,9 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 
-from usher_core.errors import LocalError, RemoteError
+from usher_core.errors import LocalError, RemoteError, describe
 from usher_core.hop import HOP_KEY_LENGTH, HopDatagram, verify
 from usher_core.ids import MAX_CLUSTER, Route
-from usher_core.routes import describe
 from usher_core.ufrag import (
     PASSWORD_KEY_LENGTH,
     UFRAG_KEY_LENGTH,

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from usher_core.errors import LocalError
+from usher_core.errors import LocalError, describe
 from usher_core.ids import MAX_CLUSTER, MAX_POD, MAX_WORKER, Route, pack_address, split_host_port
 
 MAX_ROUTES = 100_000
@@ -39,6 +39,9 @@ class Transceiver(BaseModel):
             host, port = split_host_port(value)
         except LocalError as error:
             raise ValueError(str(error)) from None
+        if "%" in host:
+            # A zone means something on one host only, and this file is read by all.
+            raise ValueError("an address with a zone can't be a transceiver's")
         pack_address(host)
         if port == 0:
             raise ValueError("port 0 is no address")
@@ -94,13 +97,3 @@ def parse_route_file(text: str) -> RouteTable:
     except ValueError as error:  # JSONDecodeError, or a number of more than 4300 digits
         raise LocalError(f"the route file is no JSON: {error}") from None
     return RouteTable(parsed.transceivers)
-
-
-def describe(error: ValidationError | RecursionError) -> str:
-    """Return the first fault of a validation error in one line: where, and what was expected."""
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply"
-    fault = error.errors(include_url=False, include_input=False)[0]
-    where = ".".join(str(part) for part in fault["loc"])
-    what = str(fault["msg"]).removeprefix("Value error, ")
-    return f"{where}: {what}" if where else what

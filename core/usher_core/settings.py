@@ -10,8 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, CliApp, CliSettingsSource, NoDecode, SettingsConfigDict, SettingsError
 
-from usher_core.errors import LocalError
-from usher_core.routes import describe
+from usher_core.errors import LocalError, describe
 
 
 def _split_commas(value: object) -> object:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import socket
+import struct
 import sys
 
 import structlog
+
+# linux/sock_diag.h; the socket module has no names for them.
+_SO_MEMINFO = 55
+_MEMINFO = struct.Struct("=9I")
+_MEMINFO_DROPS_AT = 8
 
 log = structlog.get_logger()
 
@@ -34,3 +40,13 @@ def granted_buffers(sock: socket.socket) -> tuple[int, int]:
         sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // share,
         sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // share,
     )
+
+
+def kernel_drops(sock: socket.socket) -> int | None:
+    """Return how many datagrams the kernel dropped because the receive buffer was full; None where it doesn't say."""
+    if sys.platform != "linux":
+        return None
+    try:
+        return int(_MEMINFO.unpack(sock.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMINFO.size))[_MEMINFO_DROPS_AT])
+    except (OSError, struct.error):
+        return None

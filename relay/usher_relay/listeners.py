@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass
 
 from usher_core.errors import LocalError
@@ -26,7 +27,7 @@ class Listener:
     @property
     def is_wildcard(self) -> bool:
         """Whether it takes packets for any local address, so that answers have to name theirs."""
-        return self.host in ("0.0.0.0", "::")
+        return ipaddress.ip_address(self.host.partition("%")[0]).is_unspecified
 
     def __str__(self) -> str:
         """Return `ID=HOST:PORT`."""

@@ -13,6 +13,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
 from usher_core.internal_api import MAX_SDP, MAX_SESSION_JSON
+from usher_core.json_values import is_deeper
 from usher_signaling.errors import ApiError, unsupported_media_type
 
 SDP = "application/sdp"
@@ -136,28 +137,13 @@ def _checked_object(value: Any, param: str | None) -> dict[str, Any]:
     what = param or "The body"
     if not isinstance(value, dict):
         raise ApiError(400, "bad_json", f"{what} is expected to be a JSON object.", param=param)
-    if _too_deep(value):
+    if is_deeper(value, MAX_DEPTH):
         raise ApiError(400, "bad_json", f"{what} is nested deeper than {MAX_DEPTH}.", param=param)
     try:
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except ValueError:  # NaN, Infinity (RFC 8259 section 6), or half a surrogate pair (section 8.2)
         raise ApiError(400, "bad_json", f"{what} has a number or text that JSON can't carry.", param=param) from None
     return value
-
-
-def _too_deep(value: Any) -> bool:
-    """Whether objects and lists are nested deeper than what all later steps handle."""
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [
-            child
-            for item in level
-            if isinstance(item, dict | list)
-            for child in (item.values() if isinstance(item, dict) else item)
-        ]
-        if not level:
-            return False
-    return True
 
 
 def _too_large(limit: int, param: str | None = None) -> ApiError:

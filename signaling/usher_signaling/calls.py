@@ -27,11 +27,11 @@ from usher_core.internal_api import (
     SessionInfo,
     Trickle,
 )
+from usher_core.json_values import merge
 from usher_core.routes import Transceiver
 from usher_core.sealed import NONCE_LENGTH, Sealer
 from usher_signaling.auth import Caller
 from usher_signaling.call_ids import CallId, open_call_id, seal_call_id
-from usher_signaling.client_secrets import merge_sessions
 from usher_signaling.directory import Directory
 from usher_signaling.entity_tags import entity_tag
 from usher_signaling.errors import ApiError, call_not_found, unavailable
@@ -116,7 +116,7 @@ class Calls:
             advertise=self._advertise,
             tenant=caller.tenant,
             # What the tenant's server has fixed in the key, the page that holds the key can't change.
-            session=merge_sessions(offer.session, caller.session),
+            session=merge(offer.session, caller.session),
             backend=self._settings.backend,
             traceparent=offer.traceparent,
         )

@@ -88,13 +88,3 @@ def parse_metadata(value: Any) -> dict[str, str]:
             f"with names of up to {MAX_METADATA_NAME}.",
         )
     return dict(value)
-
-
-def merge_sessions(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """Return `base` with the values of `over`; objects are merged, anything else is replaced as a whole."""
-    merged = dict(base)
-    for name, value in over.items():
-        below = merged.get(name)
-        both = isinstance(below, dict) and isinstance(value, dict)
-        merged[name] = merge_sessions(below, value) if both else value  # type: ignore[arg-type]
-    return merged

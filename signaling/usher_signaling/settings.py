@@ -8,10 +8,9 @@ from typing import ClassVar, Self
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 
-from usher_core.errors import LocalError
+from usher_core.errors import LocalError, describe
 from usher_core.ids import split_host_port
 from usher_core.internal_api import AdvertisedAddress
-from usher_core.routes import describe
 from usher_core.settings import ProgramSettings, TextList
 from usher_signaling.loopback import is_loopback_host
 

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from usher_core.errors import RemoteError
 from usher_core.ids import Route
 from usher_core.internal_api import Load
+from usher_core.json_values import merge
 from usher_core.keys import SealKey
 from usher_core.sealed import Sealer
 from usher_signaling.call_ids import CallId, open_call_id, seal_call_id
-from usher_signaling.client_secrets import ClientSecret, merge_sessions, open_secret, seal_secret
+from usher_signaling.client_secrets import ClientSecret, open_secret, seal_secret
 from usher_signaling.entity_tags import entity_tag, parse_if_match
 from usher_signaling.loopback import is_loopback_authority, is_loopback_origin
 from usher_signaling.placement import Placement
@@ -152,12 +153,12 @@ def test_a_call_id_is_no_secret_and_a_secret_no_call_id() -> None:
 
 @given(base=sessions, over=sessions)
 def test_what_a_key_has_fixed_wins_in_a_merged_session(base: dict[str, object], over: dict[str, object]) -> None:
-    merged = merge_sessions(base, over)
+    merged = merge(base, over)
     assert set(merged) == set(base) | set(over)
     for name, value in over.items():
         if not isinstance(value, dict):
             assert merged[name] == value
-    assert merge_sessions(merged, over) == merged
+    assert merge(merged, over) == merged
 
 
 @given(ufrag=st.text(string.ascii_letters + string.digits + "+/", min_size=4, max_size=32), other=st.text(max_size=40))

@@ -110,6 +110,8 @@ def test_datagram_is_cut_in_the_middle_so_that_both_halves_fit() -> None:
         ('{"cluster": 1, "pod": 1, "udp": "1.2.3.4"}', "udp"),
         ('{"cluster": 1, "pod": 1, "udp": "host:5"}', "udp"),
         ('{"cluster": 1, "pod": 1, "udp": "1.2.3.4:0"}', "udp"),
+        ('{"cluster": 1, "pod": 1, "udp": "[fe80::1%eth0]:5"}', "udp: an address with a zone"),
+        ('{"cluster": 1, "pod": 1, "udp": "[::ffff:1.2.3.4%1]:5"}', "udp: an address with a zone"),
         ('{"cluster": 1, "pod": 1, "udp": "1.2.3.4:5", "typo": 1}', "typo"),
         ('{"cluster": 1, "pod": 1, "udp": "1.2.3.4:5"}, {"cluster": 1, "pod": 1, "udp": "1.2.3.4:6"}', "twice"),
     ],

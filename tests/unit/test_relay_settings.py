@@ -1,5 +1,6 @@
 """Settings and listeners of the relay, and the choice of its engine."""
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,10 @@ import pytest
 from tests.relay_rig import key_file
 from usher_core.errors import LocalError
 from usher_core.keys import KeyFile
+from usher_relay.counters import Drop
 from usher_relay.engine.interface import EngineConfig
 from usher_relay.engine.select import select_engine
+from usher_relay.engine.sockets import drop_reason
 from usher_relay.listeners import Listener, parse_listener
 from usher_relay.settings import RelaySettings
 from usher_relay.state import Limits, RelayKeys
@@ -79,6 +82,15 @@ def test_a_listener_is_written_as_it_is_read() -> None:
     assert parse_listener("1=0.0.0.0:1").is_wildcard
     assert parse_listener("1=[::]:1").is_wildcard
     assert not parse_listener("1=127.0.0.1:1").is_wildcard
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "[0::0]", "[0:0:0:0:0:0:0:0]", "[::0.0.0.0]"])
+def test_a_wildcard_is_one_in_every_spelling(host: str) -> None:
+    assert parse_listener(f"1={host}:1").is_wildcard
+
+
+def test_an_address_of_another_family_counts_as_a_listener_that_is_not_there() -> None:
+    assert drop_reason(OSError(errno.EAFNOSUPPORT, "another family")) is Drop.HOP_LISTENER
 
 
 CONFIG = EngineConfig((Listener(1, "127.0.0.1", 0),), "127.0.0.1", Limits(), 0, 65_536, 65_536)

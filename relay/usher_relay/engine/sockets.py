@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import socket
-import struct
 import sys
 from typing import TypeAlias
 
@@ -24,7 +23,7 @@ from usher_relay.engine.interface import SocketStatus
 from usher_relay.listeners import Listener
 from usher_relay.state import Endpoint
 from usher_relay.uplink import MAX_CLIENT_DATAGRAM, Packet
-from usher_shell.udp_buffers import granted_buffers, set_buffers
+from usher_shell.udp_buffers import granted_buffers, kernel_drops, set_buffers
 
 log = structlog.get_logger()
 
@@ -40,15 +39,13 @@ _IPV6_MTU_DISCOVER = 23
 _PMTUDISC_DO = 2
 _IP_MTU = 14
 _IPV6_MTU = 24
-_SO_MEMINFO = 55
-_MEMINFO = struct.Struct("=9I")
-_MEMINFO_DROPS_AT = 8
 _DEFAULT_MTU = 1_500
 
 _SEND_DROPS = {
     errno.EAGAIN: Drop.SEND_AGAIN,
     errno.ENOBUFS: Drop.SEND_NO_BUFFERS,
     errno.EMSGSIZE: Drop.SEND_TOO_LONG,
+    errno.EAFNOSUPPORT: Drop.HOP_LISTENER,
 }
 
 
@@ -209,14 +206,7 @@ class UpstreamSocket:
 
 def status(sock: ListenSocket | UpstreamSocket) -> SocketStatus:
     """Return buffer sizes and the datagrams that the kernel dropped because the receive buffer was full."""
-    drops: int | None = None
-    if _LINUX:
-        try:
-            memory = sock.socket.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMINFO.size)
-            drops = _MEMINFO.unpack(memory)[_MEMINFO_DROPS_AT]
-        except (OSError, struct.error):
-            drops = None
-    return SocketStatus(sock.name, *granted_buffers(sock.socket), drops)
+    return SocketStatus(sock.name, *granted_buffers(sock.socket), kernel_drops(sock.socket))
 
 
 def _open(

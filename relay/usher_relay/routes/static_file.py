@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+from usher_core.errors import LocalError
 from usher_core.routes import RouteTable, parse_route_file
 from usher_shell.watched_file import SourceStatus, WatchedFile
 
@@ -22,13 +23,21 @@ class StaticFileRoutes:
 
     async def run(self, publish: Callable[[RouteTable], None]) -> None:
         """See `source.RouteSource`."""
+
+        def take(text: str) -> RouteTable:
+            table = parse_route_file(text)
+            try:
+                publish(table)
+            except (OSError, ValueError) as error:
+                # Routes that the engine can't use are a broken file: the last good ones stay in use.
+                raise LocalError(f"the route file can't be used: {error}", "see docs/wire.md, route file") from None
+            return table
+
         # Read here and not before, so that nobody takes the source for loaded whose table was not published.
-        file = self._file = WatchedFile(self._path, parse_route_file, "route file", until_there=RouteTable())
-        publish(file.value)
+        self._file = WatchedFile(self._path, take, "route file", until_there=RouteTable())
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
-            if file.look():
-                publish(file.value)
+            self._file.look()
 
     def status(self) -> SourceStatus:
         """See `source.RouteSource`."""

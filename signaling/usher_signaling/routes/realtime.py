@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, Response
 
 from usher_core.errors import RemoteError
 from usher_core.internal_api import SessionInfo
+from usher_core.json_values import merge
 from usher_core.sealed import NONCE_LENGTH
 from usher_signaling.bodies import (
     JSON,
@@ -23,7 +24,7 @@ from usher_signaling.bodies import (
     read_body,
 )
 from usher_signaling.calls import Offer
-from usher_signaling.client_secrets import ClientSecret, merge_sessions, seal_secret
+from usher_signaling.client_secrets import ClientSecret, seal_secret
 from usher_signaling.errors import ApiError, unsupported_media_type
 from usher_signaling.routes.requests import authenticate, location, query_model, traceparent
 from usher_signaling.services import Services
@@ -48,7 +49,7 @@ def add_realtime_routes(app: FastAPI, services: Services) -> None:
         model = query_model(request)
         body = await read_body(request, MAX_OFFER_BODY, settings.body_deadline)
         asked = await parse_offer_request(request.headers, body)
-        offer = Offer(asked.sdp, merge_sessions(model, asked.session), traceparent(request))
+        offer = Offer(asked.sdp, merge(model, asked.session), traceparent(request))
         placed = await services.calls.place(caller, offer)
         headers = {"Location": location(request, f"{CALLS}/{placed.call_id}"), **NO_STORE}
         return Response(placed.answer, 201, headers, media_type=SDP)

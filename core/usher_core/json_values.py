@@ -1,0 +1,36 @@
+"""What JSON values are to all programs: how one object is laid over another, and how deep one may be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+MAX_MERGED_LEVELS = 32
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any], level: int = 0) -> dict[str, Any]:
+    """Return `base` with the values of `over`: objects are merged, all else is replaced as a whole.
+
+    Objects more than 32 levels down are replaced too.
+    """
+    merged = dict(base)
+    for name, value in over.items():
+        below = merged.get(name)
+        if isinstance(value, Mapping) and isinstance(below, Mapping) and level < MAX_MERGED_LEVELS:
+            merged[name] = merge(below, value, level + 1)
+        else:
+            merged[name] = value
+    return merged
+
+
+def is_deeper(value: object, levels: int) -> bool:
+    """Tell whether objects and lists are nested more than `levels` deep; works level by level, so it needs no stack."""
+    level = [value]
+    for _ in range(levels):
+        containers = [
+            item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list)
+        ]
+        level = [child for children in containers for child in children]
+        if not level:
+            return False
+    return True
