@@ -28,7 +28,14 @@ def test_given_addresses_take_the_udp_port_unless_they_have_their_own() -> None:
     ]
 
 
-@pytest.mark.parametrize("given, said", [("example.org", "no IP address"), ("::1", "another IP version")])
+def test_names_are_resolved() -> None:
+    assert addresses.resolve("--udp", "localhost:3478") in ("127.0.0.1:3478", "[::1]:3478")
+    assert addresses.resolve("--udp", "0.0.0.0:0") == "0.0.0.0:0"
+
+
+@pytest.mark.parametrize(
+    "given, said", [("no such host", "neither an IP address nor a name"), ("::1", "another IP version")]
+)
 def test_what_can_not_stand_in_an_answer_is_refused(given: str, said: str) -> None:
     with pytest.raises(LocalError, match=said):
         addresses.advertised_addresses("0.0.0.0", 3478, [given])

@@ -356,7 +356,9 @@ class Session:
     def _path(self) -> SessionPath:
         sending = self.participant.agent.sending
         listener = None if sending is None else sending.address.listener
-        relay = next((join_host_port(a.host, a.port) for a in self.facts.advertise if a.listener == listener), None)
+        # Where several addresses share a listener, nobody here knows which of them the client uses.
+        relays = [join_host_port(a.host, a.port) for a in self.facts.advertise if a.listener == listener]
+        relay = relays[0] if len(relays) == 1 else None
         route = self.facts.route
         return SessionPath(relay=relay, listener=listener, cluster=route.cluster, pod=route.pod, worker=route.worker)
 

@@ -36,20 +36,22 @@ def advertised_addresses(udp_host: str, udp_port: int, given: Sequence[str]) -> 
     Args:
         udp_host: the IP address that the relays listen on.
         udp_port: the UDP port in use, and the default for those given without one.
-        given: `--advertise`; when empty, loopback and the primary address, or the one address listened on.
+        given: `--advertise`, IP addresses or names; when empty, loopback and the primary address, or the one address
+            listened on.
 
-    Raises LocalError for what is no IP address, or one of the other IP version than the listener.
+    Raises LocalError for what has no IP address, or one of the other IP version than the listener.
     """
-    listener = _parse_ip(udp_host, "--udp")
+    listener = _ip_of(udp_host, "--udp")
     if given:
-        addresses = [split_host_port(text, udp_port) for text in given]
+        named = [split_host_port(text, udp_port) for text in given]
+        addresses = [(str(_ip_of(host, "--advertise")), port) for host, port in named]
     elif listener.is_unspecified:
         hosts = [_LOOPBACK[listener.version], primary_address(listener.version)]
         addresses = [(host, udp_port) for host in dict.fromkeys(hosts) if host]
     else:
         addresses = [(str(listener), udp_port)]
     for host, _ in addresses:
-        if _parse_ip(host, "--advertise").version != listener.version:
+        if _ip_of(host, "--advertise").version != listener.version:
             raise LocalError(
                 f"--advertise {host}: the relays listen on {udp_host}, which is another IP version",
                 "advertise addresses of the version of --udp",
@@ -80,8 +82,19 @@ def check_port_is_free(kind: socket.SocketKind, flag: str, text: str) -> None:
             ) from None
 
 
-def _parse_ip(host: str, flag: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+def resolve(flag: str, text: str) -> str:
+    """Return `HOST:PORT` with the first IP address of HOST. Raises LocalError when it has none."""
+    host, port = split_host_port(text)
+    return join_host_port(str(_ip_of(host, flag)), port)
+
+
+def _ip_of(host: str, flag: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     try:
         return ipaddress.ip_address(host)
     except ValueError:
-        raise LocalError(f"{flag}: {host!r} is no IP address") from None
+        pass
+    try:
+        # Answers and listeners take addresses only, so a name is resolved here, once.
+        return ipaddress.ip_address(socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)[0][4][0])
+    except (OSError, UnicodeError, ValueError):
+        raise LocalError(f"{flag}: {host!r} is neither an IP address nor a name that has one") from None

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 
-from usher_cli.up.addresses import advertised_addresses, check_port_is_free
+from usher_cli.up.addresses import advertised_addresses, check_port_is_free, resolve
 from usher_cli.up.fleet import Fleet
 from usher_cli.up.log_writer import LogWriter
 from usher_cli.up.run_directory import RunDirectory
@@ -21,6 +21,7 @@ def run(settings: UpSettings) -> None:
     """Run until SIGINT, SIGTERM or SIGHUP. Raises LocalError when it can't start."""
     log = LogWriter(sys.stderr.buffer)
     logs.configure(settings.log_format, settings.log_level, log)
+    settings = settings.model_copy(update={"udp": resolve("--udp", settings.udp)})
     host, port = split_host_port(settings.udp)
     advertised_addresses(host, port or 1, settings.advertise)
     check_port_is_free(socket.SOCK_STREAM, "--http", settings.http)

@@ -26,11 +26,11 @@ class UpSettings(ProgramSettings):
     )
     udp: str = Field(
         default="0.0.0.0:3478",
-        description="IP:PORT of the one UDP port that all relays share; port 0 picks one",
+        description="HOST:PORT of the one UDP port that all relays share; port 0 picks one",
     )
     advertise: TextList = Field(
         default=(),
-        description="IP or IP:PORT that answers name, repeatable; "
+        description="HOST or HOST:PORT that answers name, repeatable; "
         "default: the address of --udp, or 127.0.0.1 and this machine's primary address",
     )
     relays: int = Field(default=1, ge=1, le=MAX_RELAYS, description="number of relays; they share the UDP port")
