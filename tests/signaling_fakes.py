@@ -11,6 +11,7 @@ import base64
 import contextlib
 import itertools
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +32,7 @@ from usher_core.internal_api import (
     SessionCreated,
     SessionEnded,
     SessionInfo,
+    SessionList,
     SessionPath,
     Timings,
     Trickle,
@@ -39,6 +41,7 @@ from usher_core.internal_api import (
 from usher_core.routes import RouteFile, Transceiver
 from usher_signaling.app import create_app
 from usher_signaling.settings import SignalingSettings
+from usher_signaling.tracing import Tracer
 
 TOKEN = "internal-token-of-the-tests"
 API_KEY = "key-of-acme-0123456789"
@@ -72,12 +75,15 @@ class FakeTransceiver:
     dead: bool = False
     broken: bool = False
     refuses_token: bool = False
+    region: str = ""
+    backends: tuple[str, ...] | None = None
     sessions: dict[str, FakeSession] = field(default_factory=dict)
     created: list[CreateSession] = field(default_factory=list)
     closed_requests: list[str] = field(default_factory=list)
     trickled: list[Trickle] = field(default_factory=list)
     restarts: list[RestartIce] = field(default_factory=list)
     requests: int = 0
+    made: int = 0
 
     def __post_init__(self) -> None:
         self.http = f"http://pod-{self.cluster}-{self.pod}.test:80"
@@ -85,16 +91,23 @@ class FakeTransceiver:
 
     @property
     def entry(self) -> Transceiver:
-        return Transceiver(cluster=self.cluster, pod=self.pod, udp="127.0.0.1:9", http=self.http)
+        return Transceiver(cluster=self.cluster, pod=self.pod, udp="127.0.0.1:9", http=self.http, region=self.region)
 
     def load(self) -> Load:
         live = len(self.sessions)
         open_ = not self.draining and live < self.max_sessions
-        return Load(sessions=live, max_sessions=self.max_sessions, draining=self.draining, accepts=open_)
+        return Load(
+            sessions=live,
+            max_sessions=self.max_sessions,
+            draining=self.draining,
+            accepts=open_,
+            created=self.made,
+        )
 
     def _make_app(self) -> FastAPI:
         app = FastAPI()
         app.add_api_route(f"{BASE_PATH}/sessions", self._create, methods=["POST"])
+        app.add_api_route(f"{BASE_PATH}/sessions", self._page, methods=["GET"])
         app.add_api_route(f"{BASE_PATH}/sessions/{{session_id}}", self._describe, methods=["GET"])
         app.add_api_route(f"{BASE_PATH}/sessions/{{session_id}}", self._end, methods=["DELETE"])
         app.add_api_route(f"{BASE_PATH}/sessions/{{session_id}}/restart", self._restart, methods=["POST"])
@@ -112,12 +125,15 @@ class FakeTransceiver:
             return Response("<html>oops</html>", 200)
         if self.bad_offer:
             return _error(self.bad_status, "bad_sdp", self.bad_offer)
+        if self.backends is not None and asked.backend is not None and asked.backend not in self.backends:
+            return _error(404, "unknown_backend", f"there is no backend {asked.backend!r}")
         if not self.load().accepts:
             return _error(503, "draining" if self.draining else "full", "no room")
         number = next(_sessions)
         session_id = f"{number:016x}"
         session = FakeSession(asked, f"A{number:022d}")
         self.sessions[session_id] = session
+        self.made += 1
         return _json(
             201,
             SessionCreated(session_id=session_id, answer=ANSWER, ufrag=session.ufrag, load=self.load()),
@@ -127,7 +143,20 @@ class FakeTransceiver:
         session = self.sessions.get(session_id)
         if session is None:
             return _error(404, "unknown_session", "no such session")
-        info = SessionInfo(
+        return _json(200, self._info(session_id))
+
+    async def _page(self, tenant: str, limit: int, after: str) -> Response:
+        if self.answer_delay:
+            await asyncio.sleep(self.answer_delay)
+        ids = sorted(
+            name for name, session in self.sessions.items() if name > after and session.request.tenant == tenant
+        )
+        infos = tuple(self._info(name) for name in ids[:limit])
+        return _json(200, SessionList(sessions=infos, has_more=len(ids) > limit))
+
+    def _info(self, session_id: str) -> SessionInfo:
+        session = self.sessions[session_id]
+        return SessionInfo(
             session_id=session_id,
             tenant=session.request.tenant,
             state=session.state,
@@ -138,7 +167,6 @@ class FakeTransceiver:
             ufrag=session.ufrag,
             remote_ufrag=session.remote_ufrag,
         )
-        return _json(200, info)
 
     async def _restart(self, request: Request, session_id: str) -> Response:
         session = self.sessions.get(session_id)
@@ -171,18 +199,46 @@ class FakeTransceiver:
         return _error(404, "unknown_session", "no such request")
 
     async def _load(self) -> Response:
-        return _json(200, self.load())
+        tenants = Counter(session.request.tenant for session in self.sessions.values())
+        return _json(200, self.load().model_copy(update={"tenants": dict(tenants)}))
+
+
+class FakeRelay:
+    """The admin pages of a relay. `delay` is in seconds."""
+
+    def __init__(self, number: int) -> None:
+        self.host = f"relay-{number}.test"
+        self.ready = (200, "ok\n")
+        self.metrics = 'usher_relay_flows{state="confirmed"} 3.0\n'
+        self.dead = False
+        self.delay = 0.0
+        self.asked: list[httpx.Request] = []
+
+    @property
+    def admin(self) -> str:
+        return f"http://{self.host}:9478"
+
+    async def answer(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append(request)
+        if self.dead:
+            raise httpx.ConnectError("connection refused")
+        await asyncio.sleep(self.delay)
+        status, text = self.ready if request.url.path == "/readyz" else (200, self.metrics)
+        return httpx.Response(status, text=text)
 
 
 class Fleet(httpx.AsyncBaseTransport):
-    """The network from signaling to its transceivers."""
+    """The network from signaling to its transceivers, and to the admin pages of relays."""
 
-    def __init__(self, transceivers: Iterable[FakeTransceiver]) -> None:
+    def __init__(self, transceivers: Iterable[FakeTransceiver], relays: Iterable[FakeRelay] = ()) -> None:
         self.transceivers = list(transceivers)
+        self._relays = {relay.host: relay for relay in relays}
         self._by_host = {httpx.URL(fake.http).host: fake for fake in self.transceivers}
         self._transports = {host: httpx.ASGITransport(app=fake.app) for host, fake in self._by_host.items()}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if relay := self._relays.get(request.url.host):
+            return await relay.answer(request)
         fake = self._by_host[request.url.host]
         fake.requests += 1
         if fake.dead:
@@ -252,7 +308,11 @@ def make_settings(folder: Path, **changes: Any) -> SignalingSettings:
 
 @contextlib.asynccontextmanager
 async def signaling(
-    folder: Path, *transceivers: FakeTransceiver, fleet: Fleet | None = None, **changes: Any
+    folder: Path,
+    *transceivers: FakeTransceiver,
+    fleet: Fleet | None = None,
+    tracer: Tracer | None = None,
+    **changes: Any,
 ) -> AsyncIterator[Stack]:
     """Run one replica. `fleet` lets several replicas share their transceivers; their files are the same then."""
     network = fleet or Fleet(transceivers or [FakeTransceiver(pod=1)])
@@ -260,7 +320,7 @@ async def signaling(
         write_files(folder, network.transceivers)
     settings = make_settings(folder, **changes)
     clock = Clock()
-    app = create_app(settings, clock=clock, transport=network)
+    app = create_app(settings, clock=clock, transport=network, tracer=tracer)
     keys = {} if settings.is_keyless else {"Authorization": f"Bearer {API_KEY}"}
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=True)
     async with (

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
+import hmac
 import re
 from collections.abc import Iterable
 
@@ -38,12 +40,23 @@ class Sealer:
 
         Raises LocalError when no seal key is active.
         """
-        key = newest_active(self._keys.values(), now)
-        if key is None:
-            raise LocalError("no seal key is active", "add one with `usher keys new`")
+        key = self._active(now)
         sealed = bytes((key.id,)) + nonce
         sealed += self._ciphers[key.id].encrypt(nonce, content, prefix.encode("ascii"))
         return prefix + base64.urlsafe_b64encode(sealed).rstrip(b"=").decode("ascii")
+
+    def nonce_of(self, prefix: str, content: bytes, now: float) -> bytes:
+        """Return a nonce that follows from the content alone: so a thing has one text however often it is sealed.
+
+        Nobody without the seal key can tell it from a random one. Two contents never share one in practice: that takes
+        2^48 of them under one key. With the next seal key a content gets another text.
+
+        Raises LocalError when no seal key is active.
+        """
+        key = self._active(now)
+        # A key of its own, so that no output here is ever one of AES under the seal key.
+        nonce_key = hmac.digest(key.key, b"usher nonce", hashlib.sha256)
+        return hmac.digest(nonce_key, prefix.encode("ascii") + content, hashlib.sha256)[:NONCE_LENGTH]
 
     def open(self, prefix: str, text: str) -> bytes:
         """Return the content of a sealed text. Raises RemoteError `sealed` for anything that we did not seal."""
@@ -64,3 +77,9 @@ class Sealer:
             return self._ciphers[raw[0]].decrypt(nonce, box, prefix.encode("ascii"))
         except InvalidTag:
             raise RemoteError("sealed", "no key of ours sealed this text") from None
+
+    def _active(self, now: float) -> SealKey:
+        key = newest_active(self._keys.values(), now)
+        if key is None:
+            raise LocalError("no seal key is active", "add one with `usher keys new`")
+        return key

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
@@ -18,12 +19,17 @@ from usher_signaling.bodies import FRAGMENT, SDP
 from usher_signaling.cors import CorsPolicy
 from usher_signaling.errors import PLAIN_CODES, ApiError
 from usher_signaling.middleware import AnswerHeaders, RequestGuard
+from usher_signaling.openapi import add_description
 from usher_signaling.pages import add_pages
+from usher_signaling.routes.call_list import add_call_list_route
+from usher_signaling.routes.fleet import add_fleet_routes
 from usher_signaling.routes.health import add_health_routes
 from usher_signaling.routes.realtime import CALLS, add_realtime_routes
+from usher_signaling.routes.side_band import add_side_band_route
 from usher_signaling.routes.whip import ENDPOINT, add_whip_routes
 from usher_signaling.services import build_services
 from usher_signaling.settings import SignalingSettings
+from usher_signaling.tracing import RequestSpans, Tracer, make_tracer
 
 
 def create_app(
@@ -31,6 +37,7 @@ def create_app(
     *,
     clock: Callable[[], float] = time.time,
     transport: httpx.AsyncBaseTransport | None = None,
+    tracer: Tracer | None = None,
 ) -> FastAPI:
     """Make the application.
 
@@ -38,31 +45,38 @@ def create_app(
         settings: what the program was told.
         clock: Unix seconds; tests move it.
         transport: replaces the network towards transceivers in tests.
+        tracer: replaces the one that the settings ask for in tests.
 
     Raises LocalError when a file of the settings is missing or wrong.
     """
-    services = build_services(settings, clock, transport)
+    tracer = tracer or make_tracer(enabled=settings.traces)
+    services = build_services(settings, clock, transport, tracer)
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         async with services.running():
             yield
+        await asyncio.to_thread(tracer.close)
 
-    # The built-in documentation pages load scripts from elsewhere, which our content policy forbids.
-    app = FastAPI(
-        title="usher", version="0.1.0", lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False
-    )
+    # Its documentation pages load scripts from elsewhere, which our content policy forbids; openapi.py describes more.
+    app = FastAPI(lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.services = services
     add_health_routes(app, services)
     add_realtime_routes(app, services)
+    add_call_list_route(app, services)
+    add_side_band_route(app, services)
     add_whip_routes(app, services)
+    add_fleet_routes(app, services)
+    add_description(app, keyless=settings.is_keyless)
     if settings.demo:
         add_pages(app)
     _add_error_handlers(app)
     app.add_middleware(
         RequestGuard, metrics=services.metrics, max_requests=settings.max_requests, keyless=settings.is_keyless
     )
-    app.add_middleware(AnswerHeaders, cors=CorsPolicy(settings.cors_origins, loopback_only=settings.is_keyless))
+    app.add_middleware(RequestSpans, tracer=tracer)
+    cors = CorsPolicy(settings.cors_origins, loopback_only=settings.is_keyless)
+    app.add_middleware(AnswerHeaders, cors=cors, ending=services.ending)
     return app
 
 

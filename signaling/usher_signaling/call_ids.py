@@ -28,12 +28,12 @@ class CallId:
     tenant: str
 
 
-def seal_call_id(sealer: Sealer, call: CallId, nonce: bytes, now: float) -> str:
-    """Return the id that clients see. `nonce` has 12 random bytes, `now` is in Unix seconds."""
+def seal_call_id(sealer: Sealer, call: CallId, now: float) -> str:
+    """Return the id that clients see, the same one each time while a seal key lasts. `now` is in Unix seconds."""
     route = call.route
     session = bytes.fromhex(call.session_id)
     content = _CONTENT.pack(route.cluster, route.pod, route.worker, session, _tenant_hash(call.tenant))
-    return sealer.seal(PREFIX, content, nonce, now)
+    return sealer.seal(PREFIX, content, sealer.nonce_of(PREFIX, content, now), now)
 
 
 def open_call_id(sealer: Sealer, text: str, tenant: str) -> CallId:

@@ -4,6 +4,7 @@ Rules of placing:
 * A transceiver that is full, draining or dead costs a try, not the call: the next one is asked within the same request.
 * One that does not answer in time may have made the session all the same, so it is told to close it.
 * An offer that a transceiver can't answer is the caller's fault, and no other transceiver is asked.
+* One that does not have the backend is well all the same; another one may have it.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import structlog
+from websockets.asyncio.client import ClientConnection
 
 from usher_core.errors import RemoteError
 from usher_core.ids import Route
 from usher_core.internal_api import (
-    AdvertisedAddress,
     CreateSession,
     IceRestarted,
     RestartIce,
@@ -29,13 +30,15 @@ from usher_core.internal_api import (
 )
 from usher_core.json_values import merge
 from usher_core.routes import Transceiver
-from usher_core.sealed import NONCE_LENGTH, Sealer
+from usher_core.sealed import Sealer
 from usher_signaling.auth import Caller
 from usher_signaling.call_ids import CallId, open_call_id, seal_call_id
 from usher_signaling.directory import Directory
 from usher_signaling.entity_tags import entity_tag
 from usher_signaling.errors import ApiError, call_not_found, unavailable
 from usher_signaling.metrics import Metrics
+from usher_signaling.models import choose_backend
+from usher_signaling.regions import RegionalAddress, Regions
 from usher_signaling.settings import SignalingSettings
 from usher_signaling.transceiver_client import (
     RefusedError,
@@ -54,21 +57,34 @@ MIN_ATTEMPT_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
+class PlacedPath:
+    """Where a call was placed, for support: not for clients unless the operator says so."""
+
+    region: str
+    transceiver: Transceiver
+    addresses: tuple[RegionalAddress, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PlacedCall:
     """A call that has its answer."""
 
     call_id: str
     answer: str
     entity_tag: str
+    path: PlacedPath
+    number: int
+    """How many sessions its transceiver had made with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """An offer to place. `session` is the caller's own, without the one of an ephemeral key."""
+    """An offer to place. `session` is the caller's own, without the one of an ephemeral key; `region` "" is none."""
 
     sdp: str
     session: dict[str, Any] = field(default_factory=dict)
     traceparent: str | None = None
+    region: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +95,10 @@ class OwnedCall:
     owner: Transceiver
 
 
+class _NoBackendError(Exception):
+    """A transceiver does not have the backend that it was asked for."""
+
+
 class Calls:
     """Calls of all tenants, at the transceivers of a directory. `clock` gives Unix seconds, `now` monotonic ones."""
 
@@ -86,6 +106,7 @@ class Calls:
         self,
         settings: SignalingSettings,
         directory: Directory,
+        regions: Regions,
         client: TransceiverClient,
         sealer: Callable[[], Sealer],
         metrics: Metrics,
@@ -93,7 +114,8 @@ class Calls:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
-        self._advertise: tuple[AdvertisedAddress, ...] = settings.advertised
+        self._regions = regions
+        self._advertised = settings.advertised
         self._directory = directory
         self._client = client
         self._sealer = sealer
@@ -104,44 +126,71 @@ class Calls:
     @property
     def can_place(self) -> bool:
         """Whether a call could succeed now: an address to advertise, and a live transceiver."""
-        return bool(self._advertise) and self._directory.live_count() > 0
+        own = self._regions.own
+        return bool(self._regions.addresses(own, self._advertised)) and self._directory.serves(own)
 
     async def place(self, caller: Caller, offer: Offer) -> PlacedCall:
         """Get an offer answered. Raises ApiError: the offer's fault, or 503 when nobody takes the call."""
-        if not self._advertise:
-            raise unavailable("no_address", "This server has no relay address to advertise. Its operator must add one.")
+        addresses = self._regions.addresses(offer.region, self._advertised)
+        if not addresses:
+            message = "This server has no relay address to advertise to you. Its operator must add one."
+            raise unavailable("no_address", message)
+        # What the tenant's server has fixed in the key, the page that holds the key can't change.
+        session = merge(offer.session, caller.session)
         request = CreateSession(
             request_id=secrets.token_urlsafe(16),
             offer=offer.sdp,
-            advertise=self._advertise,
+            advertise=tuple(entry.address for entry in addresses),
             tenant=caller.tenant,
-            # What the tenant's server has fixed in the key, the page that holds the key can't change.
-            session=merge(offer.session, caller.session),
-            backend=self._settings.backend,
+            session=session,
+            backend=choose_backend(session, self._settings.backends, self._settings.backend),
             traceparent=offer.traceparent,
+            metadata=caller.metadata,
         )
-        transceiver, created = await self._create(request)
-        call = CallId(transceiver.route, created.session_id, caller.tenant)
-        call_id = seal_call_id(self._sealer(), call, secrets.token_bytes(NONCE_LENGTH), self._clock())
-        log.info("call placed", session=call.session_id, route=str(call.route), tenant=caller.tenant)
-        return PlacedCall(call_id, created.answer, entity_tag(created.ufrag))
+        transceiver, created = await self._create(request, offer.region)
+        if offer.region not in ("", transceiver.region):
+            self._metrics.away.inc()
+        _log_with(created.session_id)
+        call_id = self.seal(caller, transceiver.route, created.session_id)
+        log.info("call placed", session=created.session_id, route=str(transceiver.route), tenant=caller.tenant)
+        path = PlacedPath(offer.region, transceiver, addresses)
+        return PlacedCall(call_id, created.answer, entity_tag(created.ufrag), path, created.load.created)
 
-    def find(self, caller: Caller, call_id: str) -> OwnedCall:
+    def seal(self, caller: Caller, route: Route, session_id: str) -> str:
+        """Return the id by which a caller knows its call."""
+        return seal_call_id(self._sealer(), CallId(route, session_id, caller.tenant), self._clock())
+
+    async def find(self, caller: Caller, call_id: str) -> OwnedCall:
         """Open a call id and look up the owner. Raises ApiError 404, or 410 when the owner is gone."""
         try:
             call = open_call_id(self._sealer(), call_id, caller.tenant)
         except RemoteError:
             raise call_not_found() from None
-        owner = self._directory.owner(call.route)
+        _log_with(call.session_id)
+        owner = await self._directory.find_owner(call.route)
         if owner is None:
             raise ApiError(410, "call_gone", "The transceiver that had this call is gone.", param="call_id")
         return OwnedCall(call, owner)
+
+    def relay_region(self, listener: int | None) -> str:
+        """The region of the relay address behind a listener, "" when it has none."""
+        return next((entry.region for entry in self._advertised if entry.address.listener == listener), "")
 
     async def describe(self, call: OwnedCall) -> SessionInfo:
         """State of a call. Raises ApiError."""
         try:
             return await self._client.describe(call.owner.http, call.id.session_id)
         except TransceiverError as error:
+            _raise_control_error(error)
+
+    async def observe(self, call: OwnedCall) -> ClientConnection:
+        """Look on at a call; the caller closes the connection. Raises ApiError."""
+        try:
+            return await self._client.observe(call.owner.http, call.id.session_id)
+        except TransceiverError as error:
+            if isinstance(error, RefusedError) and error.status == 429:
+                message = "As many side-bands as allowed look on at this call already."
+                raise ApiError(429, "too_many_observers", message, headers={"Retry-After": "1"}) from None
             _raise_control_error(error)
 
     async def restart(self, call: OwnedCall, credentials: RestartIce) -> IceRestarted:
@@ -166,23 +215,33 @@ class Calls:
             _raise_control_error(error)
         log.info("call ended", session=call.id.session_id, route=str(call.id.route), reason=ended.reason)
 
-    async def _create(self, request: CreateSession) -> tuple[Transceiver, SessionCreated]:
+    async def _create(self, request: CreateSession, region: str) -> tuple[Transceiver, SessionCreated]:
         tried: set[Route] = set()
+        lacking: set[Route] = set()
         deadline = self._now() + self._settings.answer_deadline
         while len(tried) < self._settings.max_attempts and (left := deadline - self._now()) >= MIN_ATTEMPT_S:
-            transceiver = self._directory.choose(tried)
+            transceiver = self._directory.choose(region, tried)
             if transceiver is None:
                 break
             tried.add(transceiver.route)
-            created = await self._try(transceiver, request, min(left, self._settings.attempt_timeout))
+            try:
+                created = await self._try(transceiver, request, min(left, self._settings.attempt_timeout))
+            except _NoBackendError:
+                lacking.add(transceiver.route)
+                continue
             if created is not None:
                 return transceiver, created
+        if lacking and lacking == tried:
+            raise unavailable("no_backend", f"No transceiver here has the backend {request.backend!r}.")
         self._metrics.placements.labels("nobody").inc()
         log.warning("no transceiver took the call", tried=[str(route) for route in tried], tenant=request.tenant)
         raise unavailable("no_transceiver", "Every transceiver is full, draining or does not answer. Try again soon.")
 
     async def _try(self, transceiver: Transceiver, request: CreateSession, within: float) -> SessionCreated | None:
-        """Try one transceiver; None when another should be tried. Raises ApiError when the offer is at fault."""
+        """Try one transceiver; None when another should be tried.
+
+        Raises ApiError when the offer is at fault, _NoBackendError when the transceiver lacks the backend.
+        """
         placement, route = self._directory.placement, transceiver.route
         timed = request.model_copy(update={"deadline_ms": max(1, int(within * 1000))})
         placed_at: float | None = None
@@ -195,6 +254,10 @@ class Calls:
                 # The transceiver has read the SDP and names the line; its words are for the caller.
                 self._metrics.placements.labels("bad_offer").inc()
                 raise ApiError(error.status, error.error.code, error.error.message, param=error.error.param) from None
+            if error.status == 404 and error.error.code == "unknown_backend":
+                self._metrics.placements.labels("no_backend").inc()
+                log.error("a transceiver lacks the backend", route=str(route), backend=request.backend)
+                raise _NoBackendError from None
             if error.status == 503:
                 self._metrics.placements.labels("refused").inc()
                 placement.refused(route, self._now(), draining=error.error.code == "draining")
@@ -219,6 +282,15 @@ class Calls:
         log.warning(
             "a transceiver did not take a call", route=str(transceiver.route), outcome=outcome, error=str(error)
         )
+
+
+def _log_with(session_id: str) -> None:
+    """Put the session into every log line of this request, the access log too.
+
+    The session id opens nothing, and the transceiver's log has it as well; the sealed id, with which a caller's key
+    controls the call, is never logged.
+    """
+    structlog.contextvars.bind_contextvars(session=session_id)
 
 
 def _raise_control_error(error: TransceiverError) -> NoReturn:

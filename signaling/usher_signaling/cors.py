@@ -12,7 +12,7 @@ from usher_signaling.loopback import is_loopback_origin
 
 METHODS = "GET, POST, PATCH, DELETE, OPTIONS"
 ALLOWED_HEADERS = "Authorization, Content-Type, If-Match, X-OpenAI-Agents-SDK"
-EXPOSED_HEADERS = "Location, ETag, Link, Retry-After"
+EXPOSED_HEADERS = "Location, ETag, Link, Retry-After, Usher-Path"
 MAX_AGE_S = 7200  # what Chromium keeps at most
 
 
@@ -43,6 +43,13 @@ class CorsPolicy:
         else:
             headers["Access-Control-Expose-Headers"] = EXPOSED_HEADERS
         return headers
+
+    def admits(self, origin: str | None, host: str | None) -> bool:
+        """Whether a page of `origin` may open a WebSocket: browsers leave that question to the server.
+
+        They name the origin of our own pages as well, whose authority is the `Host` that they ask.
+        """
+        return origin is None or self._allowed(origin) is not None or origin.partition("://")[2] == host
 
     def _allowed(self, origin: str | None) -> str | None:
         if self._loopback_only:

@@ -1,6 +1,7 @@
 """`usher signaling`: serve until SIGTERM or SIGINT.
 
-The first signal finishes the requests under way, within `--grace`; a second one gives them up.
+The first signal turns it unready and closes each connection with its next answer, for `--linger`; then it takes no more
+and finishes what is under way, within `--grace`. A second signal gives up what is left.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from usher_shell.http_server import HttpServer
 from usher_signaling.app import create_app
 from usher_signaling.http_protocol import bounded_protocol
 from usher_signaling.settings import SignalingSettings
+from usher_signaling.side_band import MAX_MESSAGE
 
 log = structlog.get_logger()
 
@@ -27,12 +29,16 @@ def run(settings: SignalingSettings) -> None:
 
 
 async def _serve(settings: SignalingSettings) -> None:
+    app = create_app(settings)
     server = HttpServer(
-        create_app(settings),
+        app,
         settings.http,
         "--http",
         http=bounded_protocol(settings.body_deadline, settings.max_connections),
-        ws="none",
+        ws="websockets-sansio",
+        ws_max_size=MAX_MESSAGE,
+        # Events are short, and the memory of a compressor per side-band is not.
+        ws_per_message_deflate=False,
         lifespan="on",
         timeout_graceful_shutdown=max(1, round(settings.grace)),
     )
@@ -43,7 +49,11 @@ async def _serve(settings: SignalingSettings) -> None:
     def on_signal() -> None:
         nonlocal signals
         signals += 1
-        server.stop_soon(at_once=signals > 1)
+        if signals == 1 and settings.linger:
+            app.state.services.ending.set()
+            loop.call_later(settings.linger, server.stop_soon)
+        else:
+            server.stop_soon(at_once=signals > 1)
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -31,12 +31,27 @@ class Metrics:
         self.placements = Counter(
             "usher_signaling_placements",
             "Tries to place a call at a transceiver: placed, refused (full or draining), timed_out, unreachable, "
-            "failed, bad_offer; and nobody: calls that no transceiver took",
+            "failed, bad_offer, no_backend; and nobody: calls that no transceiver took",
             ["outcome"],
+            registry=self._registry,
+        )
+        self.away = Counter(
+            "usher_signaling_calls_away",
+            "Calls placed at a transceiver of another region than their own",
             registry=self._registry,
         )
         self.auth_failures = Counter(
             "usher_signaling_auth_failures", "Callers turned away, by error code", ["code"], registry=self._registry
+        )
+
+        self.limited = Counter(
+            "usher_signaling_limited",
+            "Requests answered 429, by the limit that they would have gone beyond",
+            ["limit"],
+            registry=self._registry,
+        )
+        self.redis_failures = Counter(
+            "usher_signaling_redis_failures", "Questions that Redis did not answer", registry=self._registry
         )
 
     def watch(self, name: str, description: str, value: Callable[[], float]) -> None:

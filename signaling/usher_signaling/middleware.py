@@ -7,6 +7,7 @@ exception a 500 that says nothing but an id to look for in the log.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ from usher_signaling.metrics import Metrics
 log = structlog.get_logger()
 
 PROBES = frozenset(("/livez", "/readyz", "/metrics"))
+ANSWER_STARTS = frozenset(("http.response.start", "websocket.http.response.start"))
 QUIET_ROUTES = PROBES | {"/", "/assets"}
 SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; connect-src 'self'; object-src 'none'; base-uri 'none'; "
@@ -36,24 +38,26 @@ SECURITY_HEADERS = {
 
 
 class AnswerHeaders:
-    """Adds CORS and security headers."""
+    """Adds CORS and security headers, and `Connection: close` once `ending` is set: the next request goes elsewhere."""
 
-    def __init__(self, app: ASGIApp, cors: CorsPolicy) -> None:
+    def __init__(self, app: ASGIApp, cors: CorsPolicy, ending: asyncio.Event) -> None:
         self._app = app
         self._cors = cors
+        self._ending = ending
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
         asked = Headers(scope=scope)
-        preflight = scope["method"] == "OPTIONS" and "access-control-request-method" in asked
+        preflight = scope.get("method") == "OPTIONS" and "access-control-request-method" in asked
         added = {**SECURITY_HEADERS, **self._cors.headers(asked.get("origin"), preflight=preflight)}
 
         async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                _add(MutableHeaders(scope=message), added)
+            if message["type"] in ANSWER_STARTS:
+                closing = {"Connection": "close"} if self._ending.is_set() else {}
+                _add(MutableHeaders(scope=message), {**added, **closing})
             await send(message)
 
         await self._app(scope, receive, send_with_headers)
@@ -81,23 +85,35 @@ class RequestGuard:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
+        # What a request binds, such as its session, stands in each of its log lines and in no other's.
+        structlog.contextvars.clear_contextvars()
         refusal = self._refusal(scope)
-        if scope["type"] == "websocket":
-            # Without an accept before it, this closing becomes HTTP 403 (ASGI specification, WebSocket close).
-            await (send({"type": "websocket.close", "code": 1008}) if refusal else self._app(scope, receive, send))
-            return
         started = time.perf_counter()
         status = 500
         answering = False
+        booked = False
+
+        def book() -> None:
+            nonlocal booked
+            if not booked:
+                booked = True
+                self._count(-1)
+                self._book(scope, status, time.perf_counter() - started)
 
         async def watch(message: Message) -> None:
             nonlocal status, answering
-            if message["type"] == "http.response.start":
+            if message["type"] in ANSWER_STARTS:
                 status, answering = message["status"], True
+            elif message["type"] == "websocket.accept":
+                status, answering = 101, True
+                book()  # what follows is no request any more; side-bands have a limit of their own
+            elif message["type"] == "websocket.close" and not answering:
+                # So the router says that there is nothing; the server would make an empty 403 of it.
+                await _nothing_here().response()(scope, receive, watch)
+                return
             await send(message)
 
-        self._under_way += 1
-        self._metrics.under_way.set(self._under_way)
+        self._count(1)
         try:
             if refusal is not None:
                 await refusal.response()(scope, receive, watch)
@@ -108,10 +124,14 @@ class RequestGuard:
             log.exception("unexpected error", error_id=error_id)
             if not answering:  # else it is too late for another answer, and the server closes the connection
                 await _unexpected(error_id).response()(scope, receive, watch)
+            elif scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1011, "reason": error_id})
         finally:
-            self._under_way -= 1
-            self._metrics.under_way.set(self._under_way)
-            self._book(scope, status, time.perf_counter() - started)
+            book()
+
+    def _count(self, change: int) -> None:
+        self._under_way += change
+        self._metrics.under_way.set(self._under_way)
 
     def _refusal(self, scope: Scope) -> ApiError | None:
         if self._keyless:
@@ -129,7 +149,11 @@ class RequestGuard:
         self._metrics.requests.labels(route, status).inc()
         self._metrics.seconds.labels(route).observe(seconds)
         write = log.debug if route in QUIET_ROUTES else log.info
-        write("request", method=scope["method"], route=route, status=status, ms=round(seconds * 1000, 1))
+        write("request", method=scope.get("method", "GET"), route=route, status=status, ms=round(seconds * 1000, 1))
+
+
+def _nothing_here() -> ApiError:
+    return ApiError(404, "not_found", "There is nothing at this address.")
 
 
 def _unexpected(error_id: str) -> ApiError:

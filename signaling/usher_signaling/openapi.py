@@ -16,7 +16,7 @@ from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
 
-from usher_core.internal_api import MAX_SDP, State, Timings
+from usher_core.internal_api import MAX_PAGE, MAX_SDP, State, Timings
 from usher_signaling.bodies import FRAGMENT, JSON, MULTIPART, SDP
 
 PATH = "/openapi.json"
@@ -35,6 +35,7 @@ ERRORS = {
     413: "The body is too large.",
     415: "The body has another media type than those named here.",
     422: "Well formed, but not possible.",
+    426: "A WebSocket is expected here.",
     428: "`If-Match` is missing.",
     429: "A limit of this key is reached.",
     500: "A fault of the server; the message has an id that its log knows.",
@@ -223,9 +224,16 @@ _SCHEMAS: dict[str, Object] = {
                 "properties": {name: {"type": ["number", "null"]} for name in Timings.model_fields},
             },
             "age_s": _SECONDS,
+            "observers": {"type": "integer", "description": "side-bands"},
         },
     },
-    "CallList": _list(_ref("Call"), has_more={"type": "boolean"}, last_id=_NULLABLE_TEXT),
+    "CallList": _list(
+        _ref("Call"),
+        has_more={"type": "boolean"},
+        last_id=_NULLABLE_TEXT,
+        partial={"type": "boolean", "description": "whether transceivers did not answer"},
+        transceivers_unanswered={"type": "integer"},
+    ),
     "SecretRequest": {
         "type": "object",
         "properties": {
@@ -287,7 +295,7 @@ _OPERATIONS: dict[tuple[str, str], Object] = {
         (404, 502, 504),
         security=_KEY_ONLY,
         parameters=[
-            _query("limit", "calls on one page", {"type": "integer", "minimum": 1}),
+            _query("limit", "calls on one page", {"type": "integer", "minimum": 1, "maximum": MAX_PAGE}),
             _query("after", "`last_id` of the page before", _TEXT),
         ],
     ),

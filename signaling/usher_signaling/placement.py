@@ -8,12 +8,13 @@ Rules:
 * Never chosen: who is draining, or has not reported for `report_life` seconds.
 * Who is full is passed over; when all are, one that said so more than 100 ms ago is tried, since calls end without our
   knowing. Our own count only ranks: a transceiver admits atomically, so its word decides whether there is room.
+* Where transceivers come in groups (regions), a later group is asked before a full one of an earlier group is.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from random import Random
 
@@ -24,6 +25,14 @@ CHOICES = 3
 FULL_RETRY_S = 0.1
 MAX_REMEMBERED = 10_000
 """Own placements remembered per transceiver since its last report; more than any admits in that time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a transceiver said of itself, `age` seconds ago; None when it has not answered since."""
+
+    load: Load
+    age: float | None
 
 
 @dataclass(slots=True)
@@ -96,14 +105,34 @@ class Placement:
         entry = self._entries.get(route)
         return entry is not None and now - entry.as_of <= self._report_life and not entry.load.draining
 
-    def choose(self, routes: Iterable[Route], now: float, tried: Collection[Route] = ()) -> Route | None:
-        """Return the transceiver for the next call among `routes` without `tried`, None when nobody takes one."""
-        live = [(route, self._entries[route]) for route in routes if route not in tried and self.is_live(route, now)]
-        candidates = [(route, entry) for route, entry in live if entry.load.accepts]
-        if not candidates:
-            candidates = [(route, entry) for route, entry in live if now - entry.as_of >= FULL_RETRY_S]
-        if not candidates:
+    def last_report(self, route: Route, now: float) -> Report | None:
+        """Return what is known of a transceiver, None when it has never reported."""
+        entry = self._entries.get(route)
+        if entry is None:
             return None
+        return Report(entry.load, None if math.isinf(entry.as_of) else max(0.0, now - entry.as_of))
+
+    def choose(self, groups: Iterable[Collection[Route]], now: float, tried: Collection[Route] = ()) -> Route | None:
+        """Return the transceiver for the next call, None when nobody takes one.
+
+        Args:
+            groups: whom to choose among, the preferred ones first.
+            now: monotonic seconds.
+            tried: who is out of question.
+        """
+        live = [[route for route in group if route not in tried and self.is_live(route, now)] for group in groups]
+        willing: tuple[Callable[[_Entry], bool], ...] = (
+            lambda entry: entry.load.accepts,
+            lambda entry: now - entry.as_of >= FULL_RETRY_S,
+        )
+        for takes_calls in willing:
+            for group in live:
+                candidates = [route for route in group if takes_calls(self._entries[route])]
+                if candidates:
+                    return self._draw(candidates)
+        return None
+
+    def _draw(self, candidates: list[Route]) -> Route:
         # A random sample is in random order, so equally full ones share.
         drawn = self._random.sample(candidates, min(CHOICES, len(candidates)))
-        return min(drawn, key=lambda candidate: candidate[1].fullness())[0]
+        return min(drawn, key=lambda route: self._entries[route].fullness())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import SystemRandom
 from time import monotonic
 
@@ -22,12 +22,22 @@ from usher_signaling.api_keys import DEFAULT_TENANT, ApiKeys, check_api_key, dig
 from usher_signaling.auth import Authenticator
 from usher_signaling.calls import Calls
 from usher_signaling.directory import Directory
+from usher_signaling.jwt_keys import Jwks, JwtRules, JwtVerifier, parse_jwks
+from usher_signaling.limits import Limits
 from usher_signaling.metrics import Metrics
 from usher_signaling.placement import Placement
+from usher_signaling.redis_store import RedisStore
+from usher_signaling.regions import Regions
+from usher_signaling.relay_pages import RelayPages
 from usher_signaling.settings import SignalingSettings
+from usher_signaling.tenant_calls import TenantCalls
+from usher_signaling.tracing import Tracer
 from usher_signaling.transceiver_client import TransceiverClient
 
 log = structlog.get_logger()
+
+
+AnyFile = WatchedFile[Sealer] | WatchedFile[str] | WatchedFile[ApiKeys] | WatchedFile[Jwks]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +51,14 @@ class Services:
     authenticator: Authenticator
     client: TransceiverClient
     directory: Directory
+    regions: Regions
     calls: Calls
-    files: tuple[WatchedFile[Sealer] | WatchedFile[str] | WatchedFile[ApiKeys], ...]
+    relays: RelayPages
+    limits: Limits
+    redis: RedisStore | None
+    files: tuple[AnyFile, ...]
+    ending: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once the process is told to end."""
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -58,6 +74,9 @@ class Services:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await self.client.close()
+            await self.relays.close()
+            if self.redis is not None:
+                await self.redis.close()
 
     async def _refresh_files(self) -> None:
         for file in self.files:
@@ -65,7 +84,10 @@ class Services:
 
 
 def build_services(
-    settings: SignalingSettings, clock: Callable[[], float], transport: httpx.AsyncBaseTransport | None
+    settings: SignalingSettings,
+    clock: Callable[[], float],
+    transport: httpx.AsyncBaseTransport | None,
+    tracer: Tracer,
 ) -> Services:
     """Read the files and connect the parts. Raises LocalError when a file is missing or wrong.
 
@@ -74,7 +96,7 @@ def build_services(
     metrics = Metrics()
     keys = WatchedFile(settings.keys_file, lambda text: _parse_seal_keys(text, clock()), "key file")
     token = WatchedFile(settings.token_file, parse_token, "token file")
-    files: list[WatchedFile[Sealer] | WatchedFile[str] | WatchedFile[ApiKeys]] = [keys, token]
+    files: list[AnyFile] = [keys, token]
     api_keys: Callable[[], ApiKeys] | None = None
     if settings.api_keys_file is not None:
         key_file = WatchedFile(settings.api_keys_file, _with_extra_key(settings), "API key file")
@@ -83,16 +105,25 @@ def build_services(
     elif settings.api_key is not None:
         only_key = ApiKeys([(DEFAULT_TENANT, digest_of(_checked_key(settings)))])
         api_keys = lambda: only_key  # noqa: E731
+    elif settings.jwks_file is not None:
+        no_key = ApiKeys()  # callers need a JWT then
+        api_keys = lambda: no_key  # noqa: E731
+    jwt = _jwt_verifier(settings, files, clock)
 
     def sealer() -> Sealer:
         return keys.value
 
     routes = WatchedFile(settings.routes_file, parse_route_file, "route file", until_there=RouteTable())
-    client = TransceiverClient(lambda: token.value, transport)
+    client = TransceiverClient(lambda: token.value, transport, tracer)
+    regions = settings.regions
+    tenant_calls = TenantCalls(settings.load_life)
+    redis = _redis(settings, metrics)
     directory = Directory(
         routes,
         # The draw guards nothing, but replicas must not share a seed.
         Placement(settings.load_life, SystemRandom()),
+        tenant_calls,
+        regions,
         client,
         settings.load_timeout,
         monotonic,
@@ -109,10 +140,14 @@ def build_services(
         clock=clock,
         metrics=metrics,
         sealer=sealer,
-        authenticator=Authenticator(api_keys, sealer, clock),
+        authenticator=Authenticator(api_keys, sealer, clock, jwt),
         client=client,
         directory=directory,
-        calls=Calls(settings, directory, client, sealer, metrics, clock),
+        regions=regions,
+        calls=Calls(settings, directory, regions, client, sealer, metrics, clock),
+        relays=RelayPages(settings.relay_admin, transport),
+        limits=Limits(settings, api_keys, tenant_calls, redis, metrics, clock),
+        redis=redis,
         files=tuple(files),
     )
 
@@ -125,6 +160,34 @@ async def _repeat(interval: float, one_round: Callable[[], Awaitable[None]]) -> 
             await one_round()
         except Exception:
             log.exception("background round failed")
+
+
+def _jwt_verifier(settings: SignalingSettings, files: list[AnyFile], clock: Callable[[], float]) -> JwtVerifier | None:
+    """Read the JWKS file, which joins `files`; None where no JWT is taken."""
+    if settings.jwks_file is None:
+        return None
+    jwks = WatchedFile(settings.jwks_file, parse_jwks, "JWKS file")
+    files.append(jwks)
+    rules = JwtRules(
+        settings.jwt_issuer,
+        settings.jwt_audience,
+        settings.jwt_algorithms,
+        settings.jwt_leeway,
+        settings.jwt_tenant_claim,
+    )
+    return JwtVerifier(lambda: jwks.value, rules, clock)
+
+
+def _redis(settings: SignalingSettings, metrics: Metrics) -> RedisStore | None:
+    redis = None
+    if settings.redis_url is not None:
+        redis = RedisStore(settings.redis_url.get_secret_value(), settings.redis_timeout, metrics, monotonic)
+    metrics.watch(
+        "redis_away",
+        "1 while Redis is asked for and does not answer, so that each replica counts by itself",
+        lambda: redis is not None and redis.is_away,
+    )
+    return redis
 
 
 def _parse_seal_keys(text: str, now: float) -> Sealer:

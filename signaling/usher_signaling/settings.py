@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from pathlib import Path
 from typing import ClassVar, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 
 from usher_core.errors import LocalError, describe
-from usher_core.ids import split_host_port
+from usher_core.ids import is_loopback_host, split_host_port
 from usher_core.internal_api import AdvertisedAddress
 from usher_core.settings import ProgramSettings, TextList
-from usher_signaling.loopback import is_loopback_host
+from usher_signaling.jwt_keys import ALGORITHMS
+from usher_signaling.regions import EVERYBODY_ELSE, Network, RegionalAddress, Regions, is_region
 
 MAX_ADVERTISED = 16
+MAX_RELAY_ADMINS = 64
+
+_HEADER = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class SignalingSettings(ProgramSettings):
@@ -35,14 +41,43 @@ class SignalingSettings(ProgramSettings):
     )
     advertise: TextList = Field(
         default=(),
-        description="ID=IP:PORT (repeatable): a public relay address and its listener id, in order of preference; "
-        "they become the candidates of every answer",
+        description="ID=IP:PORT or ID=IP:PORT@REGION (repeatable): a public relay address and its listener id, in "
+        "order of preference; they become the candidates of answers, one with a region only for clients near it",
+    )
+
+    region: str = Field(
+        default="",
+        description="region of requests whose header names none, such as eu-west: that of this replica; none: no "
+        "transceiver is nearer than another",
+    )
+    region_header: str = Field(
+        default="",
+        description="header in which a trusted proxy names the client's region; the proxy must overwrite what a client "
+        "sends. None: all requests are of --region",
+    )
+    trusted_proxies: TextList = Field(
+        default=(),
+        description="networks, such as 10.0.0.0/8 (repeatable), whose connections are believed about --region-header",
+    )
+    region_fallback: TextList = Field(
+        default=(EVERYBODY_ELSE,),
+        description="regions (repeatable) that take a call when its own has no room, in this order; * is all others. "
+        "Without * a call never goes to a region that is not named",
+    )
+    debug_path: bool = Field(
+        default=False,
+        description="tell clients in the header Usher-Path where their call was placed; it names inner addresses",
+    )
+    relay_admin: TextList = Field(
+        default=(),
+        description="base URL of a relay's admin pages (repeatable), for GET /v1/fleet; nothing else needs it",
     )
 
     api_keys_file: Path | None = Field(
         default=None,
-        description="file with API keys, one `name:key` or `key` a line; read again when it changes. The name is the "
-        "tenant: a call is seen by its own tenant only. Keys without a name share the tenant `default`",
+        description="file with API keys, one `name:sha256:HEX` (of `usher keys api`), `name:key` or `key` a line; read "
+        "again when it changes. The name is the tenant: a call is seen by its own tenant only. Keys without a name "
+        "share the tenant `default`",
     )
     api_key: SecretStr | None = Field(
         default=None,
@@ -53,14 +88,75 @@ class SignalingSettings(ProgramSettings):
         description="ask for no API key. Only on a loopback address, and only for pages of this machine; "
         "this is the default there when no key is given",
     )
+    jwks_file: Path | None = Field(
+        default=None,
+        description="JWKS file with the public keys of an issuer of JWTs, which then may place calls; read again when "
+        "it changes. None: no JWT is taken",
+    )
+    jwt_issuer: str = Field(default="", max_length=512, description="the `iss` that a JWT has to have")
+    jwt_audience: str = Field(default="", max_length=512, description="what has to be in the `aud` of a JWT")
+    jwt_algorithms: TextList = Field(
+        default=ALGORITHMS,
+        description="algorithms that a JWT may be signed with (repeatable), of RS256, ES256 and EdDSA",
+    )
+    jwt_leeway: float = Field(
+        default=30.0, ge=0, le=300, description="seconds that the clocks of the issuer and of this machine may differ"
+    )
+    jwt_tenant_claim: str = Field(
+        default="sub", min_length=1, max_length=128, description="claim of a JWT that has the tenant's name"
+    )
+
+    rate_limit: float | None = Field(
+        default=None,
+        gt=0,
+        le=100_000,
+        description="requests a second of one tenant; `rate=` beside a key goes before. None: no limit",
+    )
+    rate_burst: int = Field(
+        default=10, ge=1, le=100_000, description="requests that a tenant may have at once, after a pause"
+    )
+    call_limit: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="calls of one tenant at once; `calls=` beside a key goes before. None: no limit",
+    )
+    secrets_once: bool = Field(
+        default=False,
+        description="let an ephemeral key place one call only: exact with --redis-url, else per replica",
+    )
+    redis_url: SecretStr | None = Field(
+        default=None,
+        description="redis://, rediss:// or unix:// URL by which replicas share rates and used ephemeral keys; with a "
+        "password better as USHER_REDIS_URL. It may fail: then each replica counts by itself",
+    )
+    redis_timeout: float = Field(
+        default=0.1,
+        gt=0,
+        le=5,
+        description="seconds that Redis may take: a person is waiting. In one zone it takes about 0.001",
+    )
+
     cors_origins: TextList = Field(
         default=("*",),
         description="origins whose pages may call the API; `*` is safe, since keys travel in a header and never in a "
         "cookie. Without keys only loopback origins may, whatever stands here",
     )
+    traces: bool = Field(
+        default=False,
+        description="send OpenTelemetry traces of requests by OTLP; needs the extra `usher[otel]`. Where to and how "
+        "many is said by the standard variables, such as OTEL_EXPORTER_OTLP_ENDPOINT and OTEL_TRACES_SAMPLER",
+    )
     demo: bool = Field(default=True, description="serve the demo page at /")
     backend: str | None = Field(
-        default=None, max_length=64, description="backend of every call; none: each transceiver's own default"
+        default=None,
+        max_length=64,
+        description="backend of calls that choose none; none: each transceiver's own default",
+    )
+    backends: TextList = Field(
+        default=(),
+        description="backends (repeatable) that a caller may choose by naming one as the model; "
+        "all other model names mean the default",
     )
 
     answer_deadline: float = Field(
@@ -113,8 +209,21 @@ class SignalingSettings(ProgramSettings):
         le=1_000_000,
         description="open client connections; more are closed at once. Stay below the limit on descriptors",
     )
+    max_side_bands: int = Field(
+        default=1000,
+        ge=0,
+        le=100_000,
+        description="side-bands (WebSockets on calls) open at once; more get 503. Each takes two descriptors",
+    )
     secret_seconds: int = Field(
         default=600, ge=10, le=7200, description="life in seconds of an ephemeral key whose request names none"
+    )
+    linger: float = Field(
+        default=0.0,
+        ge=0,
+        le=600,
+        description="seconds that it goes on serving after SIGTERM, unready and without keeping connections alive: "
+        "give a load balancer the time to notice, and no request is lost",
     )
     grace: float = Field(
         default=10.0, ge=0, le=600, description="seconds that requests under way may still take after SIGTERM"
@@ -138,11 +247,83 @@ class SignalingSettings(ProgramSettings):
             parse_advertised(text)
         return value
 
+    @field_validator("region")
+    @classmethod
+    def _is_region(cls, value: str) -> str:
+        if value and not is_region(value):
+            raise ValueError(f"{value!r} is no region: 1 to 64 letters, digits and . _ - are, as in eu-west-1")
+        return value
+
+    @field_validator("region_header")
+    @classmethod
+    def _is_header(cls, value: str) -> str:
+        if value and not _HEADER.fullmatch(value):
+            raise ValueError(f"{value!r} is no name of a header, as X-Client-Region is")
+        return value
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _are_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for text in value:
+            ipaddress.ip_network(text)  # its ValueError says what is wrong
+        return value
+
+    @field_validator("region_fallback")
+    @classmethod
+    def _are_regions(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for text in value:
+            if text != EVERYBODY_ELSE:
+                cls._is_region(text)
+        if len(set(value)) != len(value):
+            raise ValueError("a region stands twice")
+        return value
+
+    @field_validator("relay_admin")
+    @classmethod
+    def _are_base_urls(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(value) > MAX_RELAY_ADMINS:
+            raise ValueError(f"at most {MAX_RELAY_ADMINS} relays are asked for a page")
+        return tuple(_parse_base_url(text) for text in value)
+
+    @field_validator("backends")
+    @classmethod
+    def _are_backends(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            if len(name) > 64 or not name.isprintable():
+                raise ValueError(f"{name!r} is no name of a backend")
+        return value
+
+    @model_validator(mode="after")
+    def _header_from_somebody(self) -> Self:
+        if self.region_header and not self.trusted_proxies:
+            raise ValueError("region_header is believed from nobody: name the proxies with --trusted-proxies")
+        return self
+
+    @field_validator("jwt_algorithms")
+    @classmethod
+    def _are_algorithms(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not value or not set(value) <= set(ALGORITHMS):
+            raise ValueError(f"one or more of {', '.join(ALGORITHMS)} are expected")
+        return value
+
+    @field_validator("redis_url")
+    @classmethod
+    def _is_redis_url(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not value.get_secret_value().startswith(("redis://", "rediss://", "unix://")):
+            raise ValueError("a URL of Redis starts with redis://, rediss:// or unix://")
+        return value
+
+    @model_validator(mode="after")
+    def _jwt_is_whole(self) -> Self:
+        if (self.jwks_file is not None) != bool(self.jwt_issuer and self.jwt_audience):
+            raise ValueError("JWTs need all three: jwks_file, jwt_issuer and jwt_audience")
+        return self
+
     @model_validator(mode="after")
     def _keys_or_loopback(self) -> Self:
-        has_key = self.api_keys_file is not None or self.api_key is not None
+        has_key = not self.is_keyless
         if self.keyless and has_key:
-            raise ValueError("keyless and an API key exclude each other: give one of them")
+            raise ValueError("keyless and an API key or JWTs exclude each other: give one of them")
         if not has_key and not is_loopback_host(self.http_address[0]):
             raise ValueError(
                 f"http: {self.http} can be reached from other machines, so callers need an API key: give "
@@ -158,23 +339,41 @@ class SignalingSettings(ProgramSettings):
     @property
     def is_keyless(self) -> bool:
         """Whether callers need no key: told so, or no key given (the validator has made sure of loopback)."""
-        return self.api_keys_file is None and self.api_key is None
+        return self.api_keys_file is None and self.api_key is None and self.jwks_file is None
 
     @property
-    def advertised(self) -> tuple[AdvertisedAddress, ...]:
+    def advertised(self) -> tuple[RegionalAddress, ...]:
         """The public relay addresses, in order of preference."""
         return tuple(parse_advertised(text) for text in self.advertise)
 
+    @property
+    def regions(self) -> Regions:
+        """The rules by which regions are chosen."""
+        proxies: tuple[Network, ...] = tuple(ipaddress.ip_network(text) for text in self.trusted_proxies)
+        return Regions(self.region, self.region_header, proxies, self.region_fallback)
 
-def parse_advertised(text: str) -> AdvertisedAddress:
-    """Parse `ID=IP:PORT`. Raises ValueError that says what was expected."""
-    listener, equals, address = text.partition("=")
+
+def _parse_base_url(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
+        raise ValueError(f"{text!r} is no base URL, as http://10.0.0.7:9478 is")
+    if parts.username is not None or parts.fragment:
+        raise ValueError("a base URL has neither user nor fragment")
+    return text.rstrip("/")
+
+
+def parse_advertised(text: str) -> RegionalAddress:
+    """Parse `ID=IP:PORT` or `ID=IP:PORT@REGION`. Raises ValueError that says what was expected."""
+    listener, equals, rest = text.partition("=")
+    address, at, region = rest.partition("@")
+    if at and not is_region(region):
+        raise ValueError(f"{region!r} in {text!r} is no region: 1 to 64 letters, digits and . _ - are")
     if not equals or not listener.isascii() or not listener.isdigit():
         raise ValueError(f"{text!r} is not ID=IP:PORT with the listener's number as ID")
     try:
         host, port = split_host_port(address)
         ipaddress.ip_address(host)
-        return AdvertisedAddress(listener=int(listener), host=host, port=port)
+        return RegionalAddress(AdvertisedAddress(listener=int(listener), host=host, port=port), region)
     except ValidationError as error:
         raise ValueError(f"{text!r}: {describe(error)}") from None
     except LocalError as error:

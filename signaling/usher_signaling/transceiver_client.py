@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 import httpx
 import structlog
 from pydantic import BaseModel, ValidationError
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI
 
 from usher_core.internal_api import (
     BASE_PATH,
@@ -21,12 +23,15 @@ from usher_core.internal_api import (
     SessionCreated,
     SessionEnded,
     SessionInfo,
+    SessionList,
     Trickle,
 )
+from usher_signaling.tracing import NoTracer, Tracer
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 log = structlog.get_logger()
 
+CREATE_SPAN = (f"POST {BASE_PATH}/sessions", {"http.request.method": "POST"})
 MAX_ANSWER = 1024 * 1024
 CONTROL_TIMEOUT_S = 2.0
 CLOSE_TIMEOUT_S = 2.0
@@ -61,10 +66,17 @@ class TransceiverClient:
     Args:
         token: the internal token now.
         transport: replaces the network in tests.
+        tracer: opens a span for each request.
     """
 
-    def __init__(self, token: Callable[[], str], transport: httpx.AsyncBaseTransport | None = None) -> None:
+    def __init__(
+        self,
+        token: Callable[[], str],
+        transport: httpx.AsyncBaseTransport | None = None,
+        tracer: Tracer | None = None,
+    ) -> None:
         self._token = token
+        self._tracer = tracer or NoTracer()
         self._closing: set[asyncio.Task[None]] = set()
         # One pool for the fleet: many transceivers, few connections each; idle ones are cheap and save a round trip.
         limits = httpx.Limits(max_connections=2000, max_keepalive_connections=1000, keepalive_expiry=30)
@@ -80,15 +92,43 @@ class TransceiverClient:
 
         After a time-out, or when the caller is cancelled, the session it may have made is closed.
         """
-        try:
-            return await self._ask("POST", f"{base}{BASE_PATH}/sessions", SessionCreated, within, request)
-        except (TimedOutError, asyncio.CancelledError):
-            self._close_later(f"{base}{BASE_PATH}/requests/{request.request_id}")
-            raise
+        with self._tracer.step("place", {"usher.transceiver": base}), self._tracer.call(*CREATE_SPAN):
+            traced = request.model_copy(update={"traceparent": self._tracer.traceparent() or request.traceparent})
+            try:
+                return await self._ask("POST", f"{base}{BASE_PATH}/sessions", SessionCreated, within, traced)
+            except (TimedOutError, asyncio.CancelledError):
+                self._close_later(f"{base}{BASE_PATH}/requests/{request.request_id}")
+                raise
 
     async def load(self, base: str, within: float) -> Load:
         """How full a transceiver is."""
         return await self._ask("GET", f"{base}{BASE_PATH}/load", Load, within)
+
+    async def page(self, base: str, tenant: str, limit: int, after: str, within: float) -> SessionList:
+        """A tenant's live sessions, the first `limit` after `after` by id."""
+        query = httpx.QueryParams(tenant=tenant, limit=limit, after=after)
+        return await self._ask("GET", f"{base}{BASE_PATH}/sessions?{query}", SessionList, within)
+
+    async def observe(self, base: str, session_id: str) -> ClientConnection:
+        """Look on at a session: what goes to its client, without what the client sends. The caller closes it."""
+        url = f"{base}{BASE_PATH}/sessions/{session_id}/events?client_events=false"
+        try:
+            return await connect(
+                url.replace("http", "ws", 1),
+                additional_headers={"Authorization": f"Bearer {self._token()}"},
+                proxy=None,
+                compression=None,
+                max_size=MAX_ANSWER,
+                open_timeout=CONTROL_TIMEOUT_S,
+                close_timeout=CLOSE_TIMEOUT_S,
+            )
+        except InvalidStatus as error:
+            status = error.response.status_code
+            raise RefusedError(status, _error_body(bytes(error.response.body or b""), status)) from None
+        except TimeoutError:
+            raise TimedOutError(f"{url} did not answer within {CONTROL_TIMEOUT_S} s") from None
+        except (OSError, InvalidHandshake, InvalidURI) as error:
+            raise UnreachableError(f"{url}: {type(error).__name__}: {error}") from None
 
     async def describe(self, base: str, session_id: str) -> SessionInfo:
         """State, path and times of a session."""

@@ -140,10 +140,40 @@ def test_what_dies_comes_back_under_the_same_address_with_a_new_pod_id(one_of_ea
     after = fleet.state()
     assert (after["http"], after["udp"]) == (before["http"], before["udp"])
     assert after["transceivers"][0]["pod_id"] > before["transceivers"][0]["pod_id"]
+    assert after["relays"][0]["admin"] == before["relays"][0]["admin"]
     wait_until(lambda: httpx.get(f"{fleet.url}/readyz").status_code == 200, 10, "signaling is ready")
+    assert [relay["ready"] for relay in httpx.get(f"{fleet.url}/v1/fleet").json()["relays"]] == [True]
     with calling(fleet.url, "--seconds=1") as caller:
         result = caller.result()
     assert result["status"] == 0, result
+
+
+def test_signaling_knows_the_relays_and_the_transceivers(tmp_path: Path) -> None:
+    with running_fleet(tmp_path, "--relays=2", "--transceivers=2") as fleet:
+        with calling(fleet.url, "--seconds=1") as caller:
+            assert caller.result()["status"] == 0
+        told = httpx.get(f"{fleet.url}/v1/fleet").json()
+        state = fleet.state()
+    assert [f"http://{relay['address']}" for relay in told["relays"]] == [each["admin"] for each in state["relays"]]
+    assert all(relay["ready"] for relay in told["relays"])
+    assert sum(relay["packets"] for relay in told["relays"]) > 50
+    routes = {f"1/{each['pod_id']}/0" for each in state["transceivers"]}
+    assert {entry["route"] for entry in told["transceivers"]} == routes
+    assert all(entry["live"] for entry in told["transceivers"])
+
+
+def test_a_caller_may_choose_a_built_in_backend(one_of_each: Fleet) -> None:
+    url = one_of_each.url
+    assert [model["id"] for model in httpx.get(f"{url}/v1/models").json()["data"]] == ["echo", "parrot"]
+    offer = (Path(__file__).parents[1] / "vectors" / "offers" / "chromium-audio-only.sdp").read_bytes()
+    for model, backend in (("parrot", "parrot"), ("echo", "echo"), ("gpt-realtime", "echo")):
+        placed = httpx.post(
+            f"{url}/v1/realtime/calls?model={model}", content=offer, headers={"Content-Type": "application/sdp"}
+        )
+        assert placed.status_code == 201, placed.text
+        call = f"{url}{placed.headers['location']}"
+        assert httpx.get(call).json()["backend"] == backend
+        httpx.post(f"{call}/hangup")
 
 
 def test_a_parrot_says_it_back(tmp_path: Path) -> None:

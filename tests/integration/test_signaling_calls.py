@@ -108,7 +108,13 @@ async def test_a_call_describes_itself(tmp_path: Path) -> None:
         "state": "new",
         "end_reason": None,
         "backend": "echo",
-        "path": {"relay": "192.0.2.1:3478", "cluster": 1, "transceiver": "1/1/0"},
+        "path": {
+            "relay": "192.0.2.1:3478",
+            "relay_region": None,
+            "cluster": 1,
+            "transceiver": "1/1/0",
+            "region": None,
+        },
         "timings": {
             "answer_ms": 1.5,
             "ice_ms": None,
@@ -117,6 +123,7 @@ async def test_a_call_describes_itself(tmp_path: Path) -> None:
             "first_audio_out_ms": None,
         },
         "age_s": 2.0,
+        "observers": 0,
     }
 
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests.pages import Block, blocks, pages
-from tests.signaling_fakes import place, signaling
+from tests.signaling_fakes import FakeRelay, FakeTransceiver, place, signaling
+from tests.signaling_fakes import Fleet as SignalingFleet
 from usher_cli.up.members import Member, Members
 from usher_core.internal_api import ErrorAnswer
 from usher_core.keys import parse_key_file
@@ -83,9 +84,28 @@ async def is_secret_request(example: Any, folder: Path) -> None:
 
 async def is_secret(example: Any, folder: Path) -> None:
     async with signaling(folder) as stack:
-        answer = (await stack.client.post("/v1/realtime/client_secrets", json={"session": example["session"]})).json()
+        asked = {name: example[name] for name in ("session", "metadata")}
+        answer = (await stack.client.post("/v1/realtime/client_secrets", json=asked)).json()
     assert shape(example) == shape(answer)
     assert answer["session"] == example["session"]
+
+
+async def is_call_list(example: Any, folder: Path) -> None:
+    async with signaling(folder) as stack:
+        assert (await stack.client.get("/v1/realtime/calls")).json() == example
+
+
+async def is_fleet(example: Any, folder: Path) -> None:
+    relay = FakeRelay(1)
+    fleet = SignalingFleet([FakeTransceiver(pod=1)], [relay])
+    async with signaling(folder, fleet=fleet, relay_admin=(relay.admin,)) as stack:
+        answer = (await stack.client.get("/v1/fleet")).json()
+    assert shape(example) == shape(answer)
+
+
+async def is_model_list(example: Any, folder: Path) -> None:
+    async with signaling(folder, backends=[model["id"] for model in example["data"]]) as stack:
+        assert (await stack.client.get("/v1/models")).json() == example
 
 
 JSON_EXAMPLES: dict[tuple[str, frozenset[str]], Callable[[Any, Path], Awaitable[None]]] = {
@@ -95,10 +115,16 @@ JSON_EXAMPLES: dict[tuple[str, frozenset[str]], Callable[[Any, Path], Awaitable[
     ("docs/http-api.md", frozenset({"error"})): is_error,
     (
         "docs/http-api.md",
-        frozenset({"id", "object", "state", "end_reason", "backend", "path", "timings", "age_s"}),
+        frozenset({"id", "object", "state", "end_reason", "backend", "path", "timings", "age_s", "observers"}),
     ): is_call,
-    ("docs/http-api.md", frozenset({"expires_after", "session"})): is_secret_request,
-    ("docs/http-api.md", frozenset({"value", "expires_at", "session"})): is_secret,
+    (
+        "docs/http-api.md",
+        frozenset({"object", "data", "has_more", "last_id", "partial", "transceivers_unanswered"}),
+    ): is_call_list,
+    ("docs/http-api.md", frozenset({"object", "relays", "transceivers"})): is_fleet,
+    ("docs/http-api.md", frozenset({"object", "data"})): is_model_list,
+    ("docs/http-api.md", frozenset({"expires_after", "session", "metadata"})): is_secret_request,
+    ("docs/http-api.md", frozenset({"value", "expires_at", "session", "metadata"})): is_secret,
 }
 """By page and fields: what the example has to be."""
 
@@ -118,7 +144,7 @@ def test_no_json_example_is_declared_that_no_page_has() -> None:
 
 def test_the_backend_of_the_docs_is_the_one_that_its_toml_names() -> None:
     """`test_backend_registry` runs it."""
-    (code,) = (block for block in ALL if block.language == "python")
+    (code,) = (block for block in ALL if block.language == "python" and block.page == "docs/backends.md")
     (toml,) = (block for block in ALL if block.language == "toml")
     module, _, name = tomllib.loads(toml.text)["project"]["entry-points"][GROUP]["metronome"].partition(":")
     tree = ast.parse(code.text)

@@ -24,7 +24,7 @@ from usher_relay.engine.python_engine import PythonEngine
 from usher_relay.metrics import RelayCollector
 from usher_relay.state import HeldKey
 from usher_shell.watched_file import SourceStatus
-from usher_signaling import auth, calls
+from usher_signaling import auth, calls, limits
 from usher_transceiver import (
     aiortc_adapter,
     hop_socket,
@@ -164,6 +164,8 @@ async def signaling_metrics(folder: Path) -> list[Metric]:
             metrics.placements.labels(outcome)
         for code in called_with(auth, "_unauthorised"):
             metrics.auth_failures.labels(code)
+        for limit in called_with(limits, "labels"):
+            metrics.limited.labels(limit)
         return list(metrics._registry.collect())
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from usher_core.errors import LocalError
 from usher_core.internal_api import AdvertisedAddress
+from usher_signaling.regions import RegionalAddress
 from usher_signaling.settings import SignalingSettings
 
 FILES = ["--keys-file", "k", "--token-file", "t", "--routes-file", "r"]
@@ -49,16 +50,16 @@ def test_keyless_and_a_key_exclude_each_other() -> None:
 
 
 def test_advertised_addresses_are_read_in_order() -> None:
-    settings = read("--advertise", "1=192.0.2.1:3478", "--advertise", "65535=[2001:db8::1]:9")
+    settings = read("--advertise", "1=192.0.2.1:3478", "--advertise", "65535=[2001:db8::1]:9@eu-west")
     assert settings.advertised == (
-        AdvertisedAddress(listener=1, host="192.0.2.1", port=3478),
-        AdvertisedAddress(listener=65535, host="2001:db8::1", port=9),
+        RegionalAddress(AdvertisedAddress(listener=1, host="192.0.2.1", port=3478)),
+        RegionalAddress(AdvertisedAddress(listener=65535, host="2001:db8::1", port=9), "eu-west"),
     )
 
 
 def test_advertised_addresses_come_from_the_environment_with_commas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("USHER_ADVERTISE", "1=192.0.2.1:1,2=192.0.2.2:2")
-    assert [one.listener for one in read().advertised] == [1, 2]
+    assert [entry.address.listener for entry in read().advertised] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -70,6 +71,8 @@ def test_advertised_addresses_come_from_the_environment_with_commas(monkeypatch:
         ("1=192.0.2.1", "has no port"),
         ("1=192.0.2.1:0", "port"),
         ("1=relay.example.org:3478", "no IP address"),
+        ("1=192.0.2.1:3478@", "is no region"),
+        ("1=192.0.2.1:3478@eu west", "is no region"),
     ],
 )
 def test_a_wrong_advertised_address_is_named(text: str, complaint: str) -> None:
@@ -82,6 +85,35 @@ def test_more_addresses_than_an_answer_carries_are_refused() -> None:
     flags = [flag for number in range(17) for flag in ("--advertise", f"{number}=192.0.2.1:3478")]
     with pytest.raises(LocalError, match="at most 16"):
         read(*flags)
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (["--region", "eu west"], "no region"),
+        (["--region-header", "X Region", "--trusted-proxies", "10.0.0.0/8"], "no name of a header"),
+        (["--region-header", "X-Region"], "name the proxies with --trusted-proxies"),
+        (["--trusted-proxies", "10.0.0.1/8"], "host bits"),
+        (["--trusted-proxies", "proxy.example"], "does not appear to be"),
+        (["--region-fallback", "eu", "--region-fallback", "eu"], "stands twice"),
+        (["--region-fallback", "**"], "no region"),
+        (["--relay-admin", "10.0.0.7:9478"], "no base URL"),
+        (["--relay-admin", "http://10.0.0.7:9478/metrics"], "no base URL"),
+        (["--relay-admin", "http://me:secret@10.0.0.7:9478"], "neither user nor fragment"),
+        (["--backends", "x" * 65], "no name of a backend"),
+    ],
+)
+def test_wrong_settings_of_steering_and_fleet_are_refused(flags: list[str], complaint: str) -> None:
+    with pytest.raises(LocalError, match=complaint):
+        read(*flags)
+
+
+def test_regions_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("USHER_TRUSTED_PROXIES", "10.0.0.0/8,2001:db8::/32")
+    regions = read("--region", "eu", "--region-header", "X-Region", "--region-fallback", "us").regions
+    assert (regions.own, regions.header, regions.fallback) == ("eu", "X-Region", ("us",))
+    assert [str(network) for network in regions.proxies] == ["10.0.0.0/8", "2001:db8::/32"]
+    assert read().regions.fallback == ("*",)
 
 
 def test_a_missing_file_flag_is_named() -> None:

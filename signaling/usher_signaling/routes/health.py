@@ -18,7 +18,7 @@ def add_health_routes(app: FastAPI, services: Services) -> None:
 
     async def readyz() -> Response:
         """200 when a call could be placed, else 503. A full fleet is ready: calls get a proper 503 here."""
-        ready = services.calls.can_place
+        ready = services.calls.can_place and not services.ending.is_set()
         state = {
             "ready": ready,
             "transceivers": len(services.directory.transceivers),

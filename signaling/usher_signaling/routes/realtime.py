@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 from usher_core.errors import RemoteError
 from usher_core.internal_api import SessionInfo
 from usher_core.json_values import merge
+from usher_core.routes import Transceiver
 from usher_core.sealed import NONCE_LENGTH
 from usher_signaling.bodies import (
     JSON,
@@ -24,9 +25,19 @@ from usher_signaling.bodies import (
     read_body,
 )
 from usher_signaling.calls import Offer
-from usher_signaling.client_secrets import ClientSecret, seal_secret
+from usher_signaling.client_secrets import ClientSecret, parse_metadata, seal_secret
 from usher_signaling.errors import ApiError, unsupported_media_type
-from usher_signaling.routes.requests import authenticate, location, query_model, traceparent
+from usher_signaling.routes.requests import (
+    admit,
+    authenticate,
+    end,
+    location,
+    path_headers,
+    place,
+    query_model,
+    region,
+    traceparent,
+)
 from usher_signaling.services import Services
 
 CALLS = "/v1/realtime/calls"
@@ -45,45 +56,53 @@ def add_realtime_routes(app: FastAPI, services: Services) -> None:
 
     async def create_call(request: Request) -> Response:
         """Answer an SDP offer: 201, the answer as body, the call's address in Location."""
-        caller = authenticate(services, request)
+        caller = await admit(services, request)
         model = query_model(request)
         body = await read_body(request, MAX_OFFER_BODY, settings.body_deadline)
         asked = await parse_offer_request(request.headers, body)
-        offer = Offer(asked.sdp, merge(model, asked.session), traceparent(request))
-        placed = await services.calls.place(caller, offer)
-        headers = {"Location": location(request, f"{CALLS}/{placed.call_id}"), **NO_STORE}
+        session = merge(model, asked.session)
+        offer = Offer(asked.sdp, session, traceparent(request), region(services, request))
+        placed = await place(services, caller, offer)
+        headers = {
+            "Location": location(request, f"{CALLS}/{placed.call_id}"),
+            **path_headers(services, placed.path),
+            **NO_STORE,
+        }
         return Response(placed.answer, 201, headers, media_type=SDP)
 
     async def hang_up(request: Request, call_id: str) -> Response:
         """End a call."""
         caller = authenticate(services, request, expired_too=True)
-        await services.calls.end(services.calls.find(caller, call_id))
+        await end(services, caller, await services.calls.find(caller, call_id))
         return Response(status_code=200, headers=NO_STORE)
 
     async def describe_call(request: Request, call_id: str) -> Response:
         """State, path and times of a call, for its tenant's API keys."""
-        caller = authenticate(services, request)
+        caller = await admit(services, request)
         caller.require_api_key()
-        info = await services.calls.describe(services.calls.find(caller, call_id))
-        return JSONResponse(_call_object(call_id, info), headers=NO_STORE)
+        call = await services.calls.find(caller, call_id)
+        info = await services.calls.describe(call)
+        return JSONResponse(call_object(services, call_id, call.owner, info), headers=NO_STORE)
 
     async def create_client_secret(request: Request) -> Response:
         """Make an ephemeral key that carries a session configuration."""
-        caller = authenticate(services, request)
+        caller = await admit(services, request)
         caller.require_api_key()
         body = await read_body(request, MAX_OFFER_BODY, settings.body_deadline)
         if body and media_type(request.headers) != JSON:
             raise unsupported_media_type(JSON)
         asked = parse_object(body) if body.strip() else {}
         session = parse_session(asked.get("session"))
+        metadata = _metadata(asked.get("metadata"))
         now = services.clock()
         expires_at = int(now) + _seconds(asked.get("expires_after"), settings.secret_seconds)
-        secret = ClientSecret(caller.tenant, expires_at, session)
+        secret = ClientSecret(caller.tenant, expires_at, session, metadata)
         try:
             value = seal_secret(services.sealer(), secret, secrets.token_bytes(NONCE_LENGTH), now)
         except RemoteError as error:
             raise ApiError(400, error.reason, error.message, param="session") from None
-        return JSONResponse({"value": value, "expires_at": expires_at, "session": session}, headers=NO_STORE)
+        answer = {"value": value, "expires_at": expires_at, "session": session}
+        return JSONResponse(answer | ({"metadata": metadata} if metadata else {}), headers=NO_STORE)
 
     app.add_api_route(CALLS, create_call, methods=["POST"], status_code=201)
     app.add_api_route(CALL, describe_call, methods=["GET"])
@@ -91,7 +110,8 @@ def add_realtime_routes(app: FastAPI, services: Services) -> None:
     app.add_api_route(CLIENT_SECRETS, create_client_secret, methods=["POST"])
 
 
-def _call_object(call_id: str, info: SessionInfo) -> dict[str, Any]:
+def call_object(services: Services, call_id: str, owner: Transceiver, info: SessionInfo) -> dict[str, Any]:
+    """Return a call as support sees it."""
     path = info.path
     return {
         "id": call_id,
@@ -101,12 +121,23 @@ def _call_object(call_id: str, info: SessionInfo) -> dict[str, Any]:
         "backend": info.backend,
         "path": {
             "relay": path.relay,
+            "relay_region": services.calls.relay_region(path.listener) or None,
             "cluster": path.cluster,
             "transceiver": f"{path.cluster}/{path.pod}/{path.worker}",
+            "region": owner.region or None,
         },
         "timings": info.timings.model_dump(),
         "age_s": info.age_s,
+        "observers": info.observers,
     }
+
+
+def _metadata(value: Any) -> dict[str, str]:
+    """The metadata that a new ephemeral key is to carry. Raises ApiError 400."""
+    try:
+        return parse_metadata(value)
+    except RemoteError as error:
+        raise ApiError(400, error.reason, error.message, param="metadata") from None
 
 
 def _seconds(expires_after: Any, default: int) -> int:

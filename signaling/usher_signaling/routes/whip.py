@@ -21,7 +21,17 @@ from usher_signaling.bodies import FRAGMENT, SDP, decode_sdp, media_type, read_b
 from usher_signaling.calls import Offer, OwnedCall
 from usher_signaling.entity_tags import IfMatch, entity_tag, parse_if_match
 from usher_signaling.errors import ApiError, call_not_found, unsupported_media_type
-from usher_signaling.routes.requests import authenticate, location, query_model, traceparent
+from usher_signaling.routes.requests import (
+    admit,
+    authenticate,
+    end,
+    location,
+    path_headers,
+    place,
+    query_model,
+    region,
+    traceparent,
+)
 from usher_signaling.services import Services
 
 ENDPOINT = "/whip"
@@ -36,23 +46,25 @@ def add_whip_routes(app: FastAPI, services: Services) -> None:
 
     async def create_session(request: Request) -> Response:
         """Answer an SDP offer: 201, the answer as body, the session's address in Location, its tag in ETag."""
-        caller = authenticate(services, request)
+        caller = await admit(services, request)
         if media_type(request.headers) != SDP:
             raise unsupported_media_type(SDP, {"Accept-Post": SDP})
         model = query_model(request)
         body = await read_body(request, MAX_SDP, settings.body_deadline)
-        placed = await calls.place(caller, Offer(decode_sdp(body), dict(model), traceparent(request)))
+        offer = Offer(decode_sdp(body), dict(model), traceparent(request), region(services, request))
+        placed = await place(services, caller, offer)
         headers = {
             "Location": location(request, f"{ENDPOINT}/{placed.call_id}"),
             "ETag": placed.entity_tag,
             "Accept-Patch": FRAGMENT,
+            **path_headers(services, placed.path),
             **NO_STORE,
         }
         return Response(placed.answer, 201, headers, media_type=SDP)
 
     async def patch_session(request: Request, call_id: str) -> Response:
         """Take candidates (204), or restart ICE (200)."""
-        call = calls.find(authenticate(services, request, expired_too=True), call_id)
+        call = await calls.find(authenticate(services, request, expired_too=True), call_id)
         if media_type(request.headers) != FRAGMENT:
             raise unsupported_media_type(FRAGMENT, {"Accept-Patch": FRAGMENT})
         wanted = _if_match(request.headers.getlist("if-match"))
@@ -77,7 +89,7 @@ def add_whip_routes(app: FastAPI, services: Services) -> None:
     async def delete_session(request: Request, call_id: str) -> Response:
         """End the session. If-Match is not looked at (section 4.3.1)."""
         caller = authenticate(services, request, expired_too=True)
-        await calls.end(calls.find(caller, call_id))
+        await end(services, caller, await calls.find(caller, call_id))
         return Response(status_code=200, headers=NO_STORE)
 
     app.add_api_route(ENDPOINT, create_session, methods=["POST"], status_code=201)
