@@ -8,79 +8,13 @@ import json
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import pytest
-import uvicorn
 
 from tests.signaling_fakes import API_KEY, OFFER, FakeTransceiver, assert_error, place, until, write_files
-from usher_core.routes import RouteFile
-
-HEADERS = {"Authorization": f"Bearer {API_KEY}", "Content-Type": "application/sdp"}
-
-
-@dataclass
-class Program:
-    process: asyncio.subprocess.Process
-    url: str
-
-    @property
-    def port(self) -> int:
-        return httpx.URL(self.url).port or 0
-
-    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection("127.0.0.1", self.port)
-
-
-@contextlib.asynccontextmanager
-async def program(folder: Path, *flags: str) -> AsyncIterator[Program]:
-    """Run `usher signaling` on a free port until it is announced; kill it in the end if it still runs."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-m", "usher_cli", "signaling", "--http", "127.0.0.1:0"),
-        *("--keys-file", str(folder / "keys.json"), "--token-file", str(folder / "token")),
-        *("--routes-file", str(folder / "routes.json"), "--api-keys-file", str(folder / "api-keys")),
-        *("--advertise", "1=127.0.0.1:3478", *flags),
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    try:
-        line = await asyncio.wait_for(process.stdout.readline(), 20)
-        announced = json.loads(line)
-        assert announced == {"ready": True, "program": "signaling", "http": announced["http"]}
-        yield Program(process, announced["http"])
-    finally:
-        if process.returncode is None:
-            process.kill()
-        # Reading to the end closes the pipe, which otherwise warns when it is collected.
-        await process.communicate()
-
-
-class _Server(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield  # signals stay with pytest
-
-
-@contextlib.asynccontextmanager
-async def serving(fake: FakeTransceiver) -> AsyncIterator[str]:
-    """Serve a pretended transceiver on a real port."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    server = _Server(uvicorn.Config(fake.app, log_config=None, lifespan="off", ws="none", timeout_graceful_shutdown=0))
-    task = asyncio.create_task(server.serve([listener]))
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        await task
-
-
-def write_route(folder: Path, fake: FakeTransceiver, url: str) -> None:
-    entry = fake.entry.model_copy(update={"http": url})
-    (folder / "routes.json").write_text(RouteFile(version=1, transceivers=(entry,)).model_dump_json())
+from tests.signaling_program import HEADERS, program, serving, write_route
 
 
 async def is_closed(reader: asyncio.StreamReader) -> bool:
@@ -93,7 +27,7 @@ async def test_a_call_is_placed_over_real_http_and_sigterm_waits_for_requests_un
     fake = FakeTransceiver(pod=1)
     write_files(tmp_path, [])
     async with serving(fake) as url, program(tmp_path, "--load-interval", "0.05") as running:
-        write_route(tmp_path, fake, url)
+        write_route(tmp_path, {url: fake})
         async with httpx.AsyncClient(base_url=running.url, headers=HEADERS) as client:
 
             async def ready() -> bool:
@@ -119,7 +53,7 @@ async def test_a_call_is_placed_over_real_http_and_sigterm_waits_for_requests_un
 async def test_a_transceiver_that_is_not_there_takes_no_call(tmp_path: Path) -> None:
     fake = FakeTransceiver(pod=1)
     write_files(tmp_path, [])
-    write_route(tmp_path, fake, "http://127.0.0.1:9")
+    write_route(tmp_path, {"http://127.0.0.1:9": fake})
     async with program(tmp_path) as running, httpx.AsyncClient(base_url=running.url, headers=HEADERS) as client:
         assert_error(await place(client), 503, "no_transceiver")
         assert (await client.get("/livez")).status_code == 200
@@ -158,14 +92,13 @@ async def test_slow_and_greedy_clients_are_bounded(tmp_path: Path) -> None:
             assert (await asyncio.wait_for(reader.read(), 20)).startswith(b"HTTP/1.1 4")
         writer.close()
 
-        # More connections than are allowed: those past the bound are closed at once, the first ones stay.
-        kept = [await running.connect() for _ in range(8)]
-        for _ in range(4):
-            reader, writer = await running.connect()
+        # More connections than are allowed: those that have waited longest make room.
+        kept = [await running.connect() for _ in range(12)]
+        for reader, _ in kept[:4]:
             assert await is_closed(reader)
-            writer.close()
-        kept[0][1].write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert b"200 OK" in await kept[0][0].readuntil(b'{"live":true}')
+        for reader, writer in (kept[4], kept[11]):
+            writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b"200 OK" in await reader.readuntil(b'{"live":true}')
         for _, writer in kept:
             writer.close()
 
@@ -215,7 +148,7 @@ async def test_a_request_that_takes_longer_than_the_grace_does_not_hold_it_up(tm
     write_files(tmp_path, [])
     flags = ("--load-interval", "0.05", "--grace", "1", "--attempt-timeout", "50", "--answer-deadline", "50")
     async with serving(fake) as url:
-        write_route(tmp_path, fake, url)
+        write_route(tmp_path, {url: fake})
         async with program(tmp_path, *flags) as running:
             reader, writer = await running.connect()
             head = f"POST /v1/realtime/calls HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {API_KEY}\r\n"
