@@ -86,7 +86,7 @@ class _Relay:
             relay_registry(engine, {"routes": self._routes.status, "keys": keys.file.status}),
         )
         self._server = HttpServer(
-            self._admin.app(), settings.admin, "--admin", lifespan="off", limit_concurrency=MAX_ADMIN_CONNECTIONS
+            self._admin.app(), settings.admin, "--admin", lifespan="off", max_connections=MAX_ADMIN_CONNECTIONS
         )
 
     async def run(self) -> None:

@@ -15,7 +15,6 @@ from usher_core import logs
 from usher_core.settings import announce
 from usher_shell.http_server import HttpServer
 from usher_signaling.app import create_app
-from usher_signaling.http_protocol import bounded_protocol
 from usher_signaling.settings import SignalingSettings
 from usher_signaling.side_band import MAX_MESSAGE
 
@@ -34,7 +33,8 @@ async def _serve(settings: SignalingSettings) -> None:
         app,
         settings.http,
         "--http",
-        http=bounded_protocol(settings.body_deadline, settings.max_connections),
+        max_connections=settings.max_connections,
+        header_deadline=settings.body_deadline,
         ws="websockets-sansio",
         ws_max_size=MAX_MESSAGE,
         # Events are short, and the memory of a compressor per side-band is not.

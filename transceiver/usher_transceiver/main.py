@@ -95,7 +95,7 @@ class Transceiver:
             ws_per_message_deflate=False,
             lifespan="off",
             timeout_graceful_shutdown=1,
-            limit_concurrency=MAX_CONNECTIONS,
+            max_connections=MAX_CONNECTIONS,
         )
         self._signals = 0
         self._told_to_end = asyncio.Event()
