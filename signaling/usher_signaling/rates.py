@@ -29,6 +29,8 @@ class Rates:
         """Take one request out of a bucket. Return 0, or the seconds to wait, and then nothing is taken."""
         self._forget(now)
         full_at = max(now, self._full_at.get(tenant, now))
+        if full_at - now > (burst + 1) / rate:
+            full_at = now  # emptier than empty: another limit counted until now, so the bucket begins anew
         wait = full_at - now - (burst - 1) / rate
         if wait > 1e-9:  # sums of fractions; a rate of 1 means 1
             return wait

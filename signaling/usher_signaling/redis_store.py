@@ -32,13 +32,15 @@ FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
 MAX_CONNECTIONS = 32
 PREFIX = "usher:"
-_TAKEN = object()
+_FAILURES = (RedisError, OSError, TimeoutError, EOFError, ValueError, RuntimeError)
+"""The last ones are what the library makes of something that is no Redis, or of connections that end at a bad time."""
 
 _TAKE = """
 local time = redis.call('TIME')
 local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
 local interval, burst = tonumber(ARGV[1]), tonumber(ARGV[2])
 local full_at = math.max(now, tonumber(redis.call('GET', KEYS[1]) or '0'))
+if full_at - now > interval * (burst + 1) then full_at = now end
 local wait = full_at - now - interval * (burst - 1)
 if wait > 0.000001 then return tostring(wait) end
 full_at = full_at + interval
@@ -96,21 +98,26 @@ class RedisStore:
 
     async def take(self, tenant: str, rate: float, burst: int) -> float | None:
         """Take one request out of a tenant's bucket: 0, or the seconds to wait. None when Redis is away."""
-        key = _name("rate", tenant)
-        answer = await self._ask(lambda: self._take(keys=[key], args=[1 / rate, burst]))
-        return None if answer is None else float(answer)
+        wait: float | None = await self._ask(lambda: self._wait(_name("rate", tenant), 1 / rate, burst))
+        return wait
 
     async def claim(self, what: str, seconds: int) -> bool | None:
         """Claim something for one caller alone, for so long: whether it was free. None when Redis is away."""
-        answer = await self._ask(lambda: self._redis.set(_name("used", what), 1, nx=True, ex=max(1, seconds)))
-        return None if answer is None else answer is not _TAKEN
+        was_free: bool | None = await self._ask(lambda: self._set(_name("used", what), max(1, seconds)))
+        return was_free
 
     async def release(self, what: str) -> None:
         """Give a claim back."""
         await self._ask(lambda: self._redis.delete(_name("used", what)))
 
+    async def _wait(self, name: str, interval: float, burst: int) -> float:
+        return float(await self._take(keys=[name], args=[interval, burst]))
+
+    async def _set(self, name: str, seconds: int) -> bool:
+        return await self._redis.set(name, 1, nx=True, ex=seconds) is not None
+
     async def _ask(self, question: Callable[[], Awaitable[Any]]) -> Any:
-        """The answer, `_TAKEN` in place of a nil, None when Redis is away."""
+        """The answer, None when Redis is away."""
         probe = self.is_away
         if probe:
             if self._probing or self._now() < self._ask_at:
@@ -119,7 +126,7 @@ class RedisStore:
         try:
             async with asyncio.timeout(self._timeout):
                 answer = await question()
-        except (RedisError, OSError, TimeoutError) as error:
+        except _FAILURES as error:
             self._failed(error, probe)
             return None
         finally:
@@ -128,7 +135,7 @@ class RedisStore:
         if probe:
             self._pause = 0.0
             log.info("Redis is back")
-        return _TAKEN if answer is None else answer
+        return answer
 
     def _failed(self, error: Exception, probe: bool) -> None:
         self._metrics.redis_failures.inc()

@@ -67,6 +67,20 @@ async def test_replicas_share_a_rate(tmp_path: Path) -> None:
         assert (await place(two.client, headers={"Authorization": f"Bearer {OTHER_KEY}"})).status_code == 201
 
 
+async def test_redis_keeps_the_same_rule_as_a_replica_and_a_raised_limit_counts_at_once() -> None:
+    async with redis_server() as redis:
+        store = RedisStore(redis.url(), 2.0, Metrics(), time.monotonic)
+        waits = [await store.take("acme", 0.001, 3) for _ in range(5)]
+        assert waits[:3] == [0.0] * 3
+        assert all(wait is not None and 990 < wait <= 1000 for wait in waits[3:])
+        assert [await store.take("acme", 1.0, 2) == 0 for _ in range(3)] == [True, True, False]
+        started, taken = time.monotonic(), 0
+        while (passed := time.monotonic() - started) < 0.5:
+            taken += await store.take("busy", 50.0, 5) == 0
+        assert 5 <= taken <= 5 + 50 * (passed + 0.1)
+        await store.close()
+
+
 async def test_an_ephemeral_key_works_once_at_all_replicas_together(tmp_path: Path) -> None:
     async with redis_server() as redis, replicas(tmp_path, redis.url(), secrets_once=True) as (one, two):
         for _ in range(5):
@@ -190,6 +204,31 @@ async def test_a_redis_that_is_not_there_keeps_nothing_from_starting(tmp_path: P
     nobody = RedisServer(9)
     async with signaling(tmp_path, redis_url=nobody.url(), rate_limit=100.0) as stack:
         assert (await place(stack.client)).status_code == 201
+
+
+@pytest.mark.parametrize(
+    "answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"+OK\r\n" * 50, b":x\r\n", b"\xff\xfe\r\n", b"$-7\r\n", b""]
+)
+async def test_something_that_is_no_redis_fails_no_request(tmp_path: Path, answer: bytes) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            await reader.read(100)
+            writer.write(answer)
+            await writer.drain()
+            writer.close()
+            await writer.wait_closed()
+
+    async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        changes: dict[str, Any] = {
+            "redis_url": f"redis://127.0.0.1:{port}/0",
+            "rate_limit": 100.0,
+            "secrets_once": True,
+        }
+        async with signaling(tmp_path, **changes) as stack:
+            key = await ephemeral(stack)
+            assert (await place(stack.client, headers=key)).status_code == 201
+            assert (await place(stack.client)).status_code == 201
 
 
 async def test_a_crowd_has_one_probe_at_a_time() -> None:

@@ -46,6 +46,13 @@ def test_idle_tenants_are_forgotten_and_memory_is_bounded() -> None:
     assert len(rates) == 1
 
 
+def test_a_raised_limit_counts_at_once() -> None:
+    rates = Rates()
+    assert admitted(rates, 0.001, 5, [0.0] * 10) == 5
+    assert rates.take("acme", 0.001, 5, 1.0) > 900
+    assert admitted(rates, 10.0, 5, [1.0] * 10) == 5
+
+
 @given(
     rate=st.floats(0.1, 100),
     burst=st.integers(1, 20),
