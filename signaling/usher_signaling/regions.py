@@ -7,8 +7,8 @@ Rules:
   it, calls never leave the regions that are named.
 * A request without a region goes by the fallbacks alone.
 * A region that has cost a request two tries lets the others go first: it may be out as a whole.
-* Advertised are the addresses of the first region in that order that has any, and behind them the ones without a
-  region, which are near to everybody (docs/decisions/0008).
+* Advertised are the addresses of the request's region and behind them the ones without a region, which are near to
+  everybody; where there is neither, those of the first region in that order that has any (docs/decisions/0008).
 """
 
 from __future__ import annotations
@@ -73,9 +73,10 @@ class Regions:
 
     def addresses(self, region: str, addresses: Sequence[RegionalAddress]) -> tuple[RegionalAddress, ...]:
         """Return what to advertise to a client of `region`, the best first."""
-        everywhere = [entry for entry in addresses if not entry.region]
-        somewhere = self.order(region, (entry for entry in addresses if entry.region), lambda entry: entry.region)
-        return (*(somewhere[0] if somewhere else ()), *everywhere)
+        near = [entry for entry in addresses if entry.region and entry.region == region]
+        near += [entry for entry in addresses if not entry.region]
+        elsewhere = self.order(region, addresses, lambda entry: entry.region)
+        return tuple(near or (elsewhere[0] if elsewhere else ()))
 
     def _believes(self, peer: str | None) -> bool:
         try:

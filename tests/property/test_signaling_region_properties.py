@@ -59,3 +59,5 @@ def test_advertised_is_one_region_and_what_has_none(region: str, fallback: tuple
     # Only `*` mixes regions: it does not say which of the others is nearer.
     assert len(named) <= 1 or EVERYBODY_ELSE in fallback
     assert [entry for entry in addresses if not entry.region] == [entry for entry in found if not entry.region]
+    if "" in regions:
+        assert named <= {region}

@@ -85,16 +85,35 @@ def address(listener: int, region: str = "") -> RegionalAddress:
     [
         ("eu", ("*",), [2, 4, 1]),
         ("us", ("*",), [3, 1]),
-        ("ap", ("us", "*"), [3, 1]),  # none there: the first fallback that has any
-        ("ap", ("eu",), [2, 4, 1]),
+        ("ap", ("us", "*"), [1]),
         ("ap", (), [1]),
-        ("", ("*",), [2, 3, 4, 1]),
+        ("", ("*",), [1]),
     ],
 )
 def test_the_nearest_addresses_are_advertised_and_behind_them_those_near_to_everybody(
     region: str, fallback: tuple[str, ...], expected: list[int]
 ) -> None:
     addresses = [address(1), address(2, "eu"), address(3, "us"), address(4, "eu")]
+    found = Regions(fallback=fallback).addresses(region, addresses)
+    assert [entry.address.listener for entry in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("region", "fallback", "expected"),
+    [
+        ("eu", ("us",), [2, 4]),
+        ("ap", ("us", "*"), [3]),
+        ("ap", ("sa", "eu"), [2, 4]),
+        ("ap", ("*",), [2, 3, 4]),
+        ("ap", (), []),
+        ("", ("us", "*"), [3]),
+        ("", ("*",), [2, 3, 4]),
+    ],
+)
+def test_with_no_address_near_the_first_fallback_that_has_any_is_advertised(
+    region: str, fallback: tuple[str, ...], expected: list[int]
+) -> None:
+    addresses = [address(2, "eu"), address(3, "us"), address(4, "eu")]
     found = Regions(fallback=fallback).addresses(region, addresses)
     assert [entry.address.listener for entry in found] == expected
 

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from usher_signaling.models import list_models
-from usher_signaling.routes.requests import authenticate
+from usher_signaling.routes.requests import admit
 from usher_signaling.services import Services
 
 FLEET = "/v1/fleet"
@@ -24,14 +24,15 @@ def add_fleet_routes(app: FastAPI, services: Services) -> None:
 
     async def show_fleet(request: Request) -> Response:
         """Relays and transceivers with their loads, for API keys."""
-        authenticate(services, request).require_api_key()
+        caller = await admit(services, request)
+        caller.require_api_key()
         relays = [asdict(relay) for relay in await services.relays.read()]
         fleet = {"object": "fleet", "relays": relays, "transceivers": _transceivers(services)}
         return JSONResponse(fleet, headers=NO_STORE)
 
     async def list_choices(request: Request) -> Response:
         """The backends that a caller may choose by naming one as the model."""
-        authenticate(services, request)
+        await admit(services, request)
         models = [
             # `created` is there for clients that insist on it.
             {"id": name, "object": "model", "created": 0, "owned_by": "usher"}
