@@ -128,3 +128,39 @@ def test_every_setting_says_what_it_is_for() -> None:
 
 def test_paths_are_paths() -> None:
     assert read().keys_file == Path("k")
+
+
+JWT = ("--jwks-file", "j", "--jwt-issuer", "https://id.example.org/", "--jwt-audience", "usher")
+
+
+def test_jwts_are_a_key_too() -> None:
+    settings = read("--http", "0.0.0.0:80", *JWT)
+    assert not settings.is_keyless
+    assert settings.jwt_algorithms == ("RS256", "ES256", "EdDSA")
+    with pytest.raises(LocalError, match="exclude each other"):
+        read("--keyless", *JWT)
+
+
+@pytest.mark.parametrize("part", [0, 2, 4])
+def test_a_part_of_what_jwts_need_is_refused(part: int) -> None:
+    flags = [*JWT]
+    del flags[part : part + 2]
+    with pytest.raises(LocalError, match="JWTs need all three"):
+        read("--api-keys-file", "a", *flags)
+
+
+@pytest.mark.parametrize("algorithm", ["none", "HS256", "HS512", "RS512", "rs256"])
+def test_no_algorithm_is_allowed_but_ours(algorithm: str) -> None:
+    with pytest.raises(LocalError, match="one or more of RS256, ES256, EdDSA"):
+        read(*JWT, "--jwt-algorithms", algorithm)
+    with pytest.raises(LocalError, match="one or more of RS256, ES256, EdDSA"):
+        read(*JWT, "--jwt-algorithms", "RS256", "--jwt-algorithms", algorithm)
+
+
+def test_the_url_of_redis_is_no_other_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("USHER_REDIS_URL", "redis://:secret-word@redis:6379/0")
+    assert "secret-word" not in repr(read())
+    monkeypatch.setenv("USHER_REDIS_URL", "http://:secret-word@redis:6379/0")
+    with pytest.raises(LocalError, match="redis://, rediss:// or unix://") as caught:
+        read()
+    assert "secret-word" not in str(caught.value)
