@@ -16,7 +16,7 @@ from usher_core.ids import ClientPath, Route
 from usher_core.internal_api import AdvertisedAddress, CreateSession
 from usher_transceiver.backends.protocol import AudioFrame, AudioKind, BackendCall, Event
 from usher_transceiver.certificate import Certificate
-from usher_transceiver.hop_keys import TransceiverKeys
+from usher_transceiver.transceiver_keys import TransceiverKeys
 from usher_transceiver.media.choose_codec import load_codec
 from usher_transceiver.media.codec import EncoderSettings
 from usher_transceiver.media.ticker import Ticker
@@ -106,12 +106,13 @@ class DirectRig:
         self.relay = _DirectRelay(lambda: self.mux, self.clock, hop_key)
         self.mux = Mux(ROUTE, keys, self.relay.send, self.clock, lambda: WALL)
         self.ticker = Ticker()
+        default_limits: dict[str, Any] = {"max_age": 7200.0, "idle": 0.0, "backend_start": 10.0}
         settings = RegistrySettings(
             max_sessions=max_sessions,
             backend="echo",
             backend_config={},
             encoder=EncoderSettings(),
-            limits=Limits(**{"max_age": 7200.0, "idle": 0.0, "backend_start": 10.0, **limits}),
+            limits=Limits(**default_limits | limits),
         )
         self.sessions = SessionRegistry(
             ROUTE, keys, self.mux, self.ticker, load_codec(), CERTIFICATE, settings, self.clock

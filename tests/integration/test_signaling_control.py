@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 from aiortc import RTCSessionDescription
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -39,6 +40,7 @@ class Stack:
     folder: Path
     urls: tuple[str, str]
     http: httpx.AsyncClient
+    servers: list[HttpServer]
 
     async def call(self, **options: Any) -> tuple[Client, str]:
         """Place a call at the first replica with a stock client. Returns the client and the call id."""
@@ -84,7 +86,8 @@ async def stack(tmp_path: Path, signaling: dict[str, Any] | None = None, **trans
         write_files(folder, [])
         (folder / "token").write_text(TOKEN)
         urls = []
-        built = Stack(running, folder, ("", ""), await opened.enter_async_context(httpx.AsyncClient(trust_env=False)))
+        http = await opened.enter_async_context(httpx.AsyncClient(trust_env=False))
+        built = Stack(running, folder, ("", ""), http, [])
         entry = Transceiver(cluster=1, pod=POD, udp=running.transceiver.udp, http=running.transceiver.http)
         built.write_routes(entry)
         for _ in range(2):
@@ -103,6 +106,7 @@ async def stack(tmp_path: Path, signaling: dict[str, Any] | None = None, **trans
             _ = await server.start()
             opened.push_async_callback(server.stop)
             urls.append(server.url)
+            built.servers.append(server)
         built.urls = (urls[0], urls[1])
         yield built
 
@@ -127,6 +131,15 @@ async def until_status(running: Stack, call_id: str, status: int) -> None:
         return (await running.http.get(url, headers=KEY)).status_code == status
 
     await eventually(has_it)
+
+
+def held(running: Stack) -> int:
+    """Side-bands whose connection a replica has not let go, open or closing."""
+    return sum(
+        isinstance(connection, WebSocketsSansIOProtocol)
+        for server in running.servers
+        for connection in server._server.server_state.connections
+    )
 
 
 def forged(call_id: str) -> str:
@@ -288,6 +301,20 @@ async def test_a_side_band_that_does_not_read_is_dropped_and_the_call_goes_on(tm
             assert session.state == "connected"
             reader.cancel()
             assert (await close_of(side))[0] in (1013, 1006)
+
+
+async def test_who_never_reads_again_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("usher_shell.http_server.UNREAD_LIMIT_S", 0.5)
+    async with stack(tmp_path) as running:
+        client, call_id = await running.call()
+        events = client.session.events
+        async with running.join(call_id, max_queue=1, compression=None, close_timeout=0.1) as side:
+            await until(lambda: events.observers, "it looks on")
+            side.transport.pause_reading()
+            while events.observers:
+                events.emit({"type": "news", "text": "x" * 10_000})
+                await asyncio.sleep(0.0005)
+            await until(lambda: held(running) == 0, "cut off")
 
 
 async def test_an_owner_that_dies_closes_the_side_band(tmp_path: Path) -> None:
