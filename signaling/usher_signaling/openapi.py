@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from usher_core.internal_api import MAX_PAGE, MAX_SDP, State, Timings
 from usher_signaling.bodies import FRAGMENT, JSON, MULTIPART, SDP
+from usher_signaling.client_secrets import MAX_METADATA, MAX_METADATA_NAME, MAX_METADATA_VALUE
 
 PATH = "/openapi.json"
 VERSION = "3.1.0"
@@ -51,6 +52,13 @@ OFFER = (*BODY, 422)
 CALL = (404, 410, 502, 504)
 
 _TEXT: Object = {"type": "string"}
+_METADATA: Object = {
+    "type": "object",
+    "description": "for the backend of each call",
+    "maxProperties": MAX_METADATA,
+    "propertyNames": {"maxLength": MAX_METADATA_NAME},
+    "additionalProperties": {**_TEXT, "maxLength": MAX_METADATA_VALUE},
+}
 _SECONDS: Object = {"type": "number", "description": "seconds"}
 _HEADERS: dict[int, Object] = {
     401: {"WWW-Authenticate": {"schema": _TEXT, "description": "`Bearer`"}},
@@ -78,7 +86,7 @@ def describe(app: FastAPI, *, keyless: bool) -> Object:
         },
         "paths": paths,
         # No key is one more way in where none is asked for.
-        "security": [{"api_key": []}, {"ephemeral_key": []}, *([{}] if keyless else [])],
+        "security": [{"api_key": []}, {"ephemeral_key": []}, {"jwt": []}, *([{}] if keyless else [])],
         "components": {
             "schemas": _SCHEMAS,
             "responses": {f"error_{status}": _error(status) for status in ERRORS},
@@ -90,6 +98,12 @@ def describe(app: FastAPI, *, keyless: bool) -> Object:
                     "scheme": "bearer",
                     "bearerFormat": "ek_…",
                     "description": "For pages: made by `POST /v1/realtime/client_secrets`, good until it expires.",
+                },
+                "jwt": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "bearerFormat": "JWT",
+                    "description": "Of the issuer that the operator trusts, if there is one.",
                 },
             },
         },
@@ -245,6 +259,7 @@ _SCHEMAS: dict[str, Object] = {
                 },
             },
             "session": _ref("SessionOrNull"),
+            "metadata": {**_METADATA, "type": ["object", "null"]},
         },
     },
     "Secret": {
@@ -254,6 +269,7 @@ _SCHEMAS: dict[str, Object] = {
             "value": {**_TEXT, "pattern": "^ek_", "description": "the ephemeral key"},
             "expires_at": {"type": "integer", "description": "Unix seconds"},
             "session": _ref("Session"),
+            "metadata": _METADATA,
         },
     },
     "ModelList": _list({"type": "object", "required": ["id", "object"], "properties": {"id": _TEXT}}),

@@ -68,7 +68,7 @@ async def test_every_route_is_described_and_needs_no_key_to_be_read(tmp_path: Pa
         routes = set(public_routes(stack.app))
     described = {(method.upper(), path) for path, item in document["paths"].items() for method in item}
     assert {entry for entry in described if entry[0] != "PARAMETERS"} == routes
-    assert {"api_key", "ephemeral_key"} == set(document["components"]["securitySchemes"])
+    assert {"api_key", "ephemeral_key", "jwt"} == set(document["components"]["securitySchemes"])
     assert {} not in document["security"]
 
 

@@ -9,12 +9,24 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from tests.redis_server import RedisServer, redis_server
-from tests.signaling_fakes import OTHER_KEY, Stack, assert_error, place, signaling, until
+from tests.signaling_fakes import (
+    OFFER,
+    OTHER_KEY,
+    FakeTransceiver,
+    Stack,
+    assert_error,
+    place,
+    signaling,
+    until,
+    write_files,
+)
+from tests.signaling_program import HEADERS, program, serving, write_route
 from usher_signaling.metrics import Metrics
 from usher_signaling.redis_store import RedisStore
 
@@ -65,6 +77,29 @@ async def test_replicas_share_a_rate(tmp_path: Path) -> None:
         assert error["param"] is None
         # Another tenant has a rate of its own.
         assert (await place(two.client, headers={"Authorization": f"Bearer {OTHER_KEY}"})).status_code == 201
+
+
+async def test_two_programs_share_a_rate_and_their_logs_have_no_password(tmp_path: Path) -> None:
+    fake = FakeTransceiver(pod=1)
+    async with redis_server("the-right-word") as redis, serving(fake) as url:
+        folders = [tmp_path / "one", tmp_path / "two"]
+        for folder in folders:
+            folder.mkdir()
+            write_files(folder, [])
+            write_route(folder, {url: fake})
+        flags = ["--redis-url", redis.url(), "--rate-limit", "0.01", "--rate-burst", "4", "--redis-timeout", "2"]
+        async with (
+            program(folders[0], *flags) as one,
+            program(folders[1], *flags) as two,
+            httpx.AsyncClient(headers=HEADERS) as client,
+        ):
+            places = [f"{running.url}/v1/realtime/calls" for running in (one, two) for _ in range(6)]
+            assert await statuses(*(client.post(place, content=OFFER) for place in places)) == [201] * 4 + [429] * 8
+            redis.kill()
+            assert (await client.post(places[0], content=OFFER)).status_code in (201, 429)
+            assert "usher_signaling_redis_away 0.0" in (await client.get(f"{two.url}/metrics")).text
+        for folder in folders:
+            assert "-word" not in (folder / "log").read_text()
 
 
 async def test_redis_keeps_the_same_rule_as_a_replica_and_a_raised_limit_counts_at_once() -> None:
