@@ -98,7 +98,7 @@ class Limits:
         limit = self.of(caller.tenant).calls
         if limit is not None and self._calls.count(caller.tenant, self._now()) >= limit:
             self._metrics.limited.labels("calls").inc()
-            message = f"{caller.tenant!r} has {limit} calls at once, which is all it may have."
+            message = f"{caller.tenant!r} has all the calls that it may have at once ({limit})."
             raise _too_many("call_limit_exceeded", message, self._call_retry_s)
         slot = CallSlot()
         self._calls.begin(caller.tenant)
