@@ -13,8 +13,9 @@ WRITTEN_OTHERWISE = {
     (400, "bad_http"),  # by the HTTP parser, before there is a request
     (400, "bad_sdp"),  # RemoteErrors, whose reason becomes the code
     (400, "session_too_large"),
+    (400, "invalid_metadata"),
 }
-STATUS_OF = {"unavailable": 503, "_unauthorised": 401}
+STATUS_OF = {"unavailable": 503, "_unauthorised": 401, "_too_many": 429}
 
 
 def answered() -> Iterator[tuple[int, str]]:
@@ -25,10 +26,10 @@ def answered() -> Iterator[tuple[int, str]]:
                 continue
             name = getattr(node.func, "id", getattr(node.func, "attr", ""))
             literals = [argument.value if isinstance(argument, ast.Constant) else None for argument in node.args[:2]]
-            match name, literals:
-                case "ApiError", [int(status), str(code)]:
+            match literals:
+                case [int(status), str(code)] if name == "ApiError":
                     yield status, code
-                case (("unavailable" | "_unauthorised"), [str(code), *_]):
+                case [str(code), *_] if name in STATUS_OF:
                     yield STATUS_OF[name], code
 
 
