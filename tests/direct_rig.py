@@ -16,13 +16,13 @@ from usher_core.ids import ClientPath, Route
 from usher_core.internal_api import AdvertisedAddress, CreateSession
 from usher_transceiver.backends.protocol import AudioFrame, AudioKind, BackendCall, Event
 from usher_transceiver.certificate import Certificate
-from usher_transceiver.transceiver_keys import TransceiverKeys
 from usher_transceiver.media.choose_codec import load_codec
 from usher_transceiver.media.codec import EncoderSettings
 from usher_transceiver.media.ticker import Ticker
 from usher_transceiver.mux import Mux
 from usher_transceiver.session import Limits
 from usher_transceiver.sessions import RegistrySettings, SessionRegistry
+from usher_transceiver.transceiver_keys import TransceiverKeys
 
 ROUTE = Route(1, POD, 0)
 RELAY = ("10.0.0.1", 40_000)

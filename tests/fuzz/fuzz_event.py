@@ -38,9 +38,9 @@ def one_input(data: bytes) -> None:
     hub = EventHub(dict(SESSION), lambda: "event_1", strict, lambda _event: True)
     hub.observe(Looker())
     hub.on_open()
-    hub.on_message(message)
+    hub.on_message(0.0, message)
     hub.on_backend_ready()
-    hub.on_message(message)
+    hub.on_message(0.0, message)
     assert hub.session["id"] == "sess_1"
 
 

@@ -12,10 +12,10 @@ with instrumented():
     from usher_core.errors import RemoteError
     from usher_core.ids import ClientPath, Route, pack_address
     from usher_core.keys import HopKey, IceKey, KeyFile
-    from usher_transceiver.hop_keys import TransceiverKeys
     from usher_transceiver.ice import CheckOutcome, Generation, IceAgent
     from usher_transceiver.mux import Mux
     from usher_transceiver.paths import Via
+    from usher_transceiver.transceiver_keys import TransceiverKeys
 
 ROUTE = Route(1, 17)
 HOP_KEY = bytes(range(16))
@@ -53,6 +53,8 @@ class Session:
     def on_packet(self, now: float, address: ClientPath, via: Via, packet: bytes) -> None:
         self.agent.on_dtls(address)
         raise RemoteError("srtp_authentication", "never")
+
+    has_ended = False
 
     def is_quiet_at(self, now: float, address: ClientPath) -> bool:
         return False

@@ -45,6 +45,14 @@ def test_one_name_in_two_distributions_is_no_choice_of_ours(monkeypatch: pytest.
         registry.load_backend("twice")
 
 
+def test_a_broken_backend_is_left_out_unless_it_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    echo = "usher_transceiver.backends.echo:EchoBackend"
+    installed(monkeypatch, ("echo", echo), ("gone", "not_there:Backend"), ("two", "a:A"), ("two", "b:B"))
+    assert registry.load_backends("echo") == {"echo": EchoBackend}
+    with pytest.raises(LocalError, match="could not be imported"):
+        registry.load_backends("gone")
+
+
 async def test_the_example_of_the_docs_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     code = DOCS.read_text().split("```python\n")[1].split("```")[0]
     (tmp_path / "metronome.py").write_text(code)

@@ -125,6 +125,8 @@ def transceiver_metrics() -> list[Metric]:
         refused=once_each(keys_of(sessions, "refused")),
         unsent=0,
         lost_events=0,
+        audio=Counter(),
+        transaction_ids=0,
         observers=0,
         observers_dropped=once_each(
             (observer.TOO_SLOW[1], observer.TOO_MANY_EVENTS[1], *keys_of(internal_api, "observers_dropped"))
@@ -146,6 +148,7 @@ def transceiver_metrics() -> list[Metric]:
     socket: Any = SimpleNamespace(
         send_failures=once_each(failures | set(hop_socket._FAILURES.values())),
         receive_failures=0,
+        kernel_drops=0,
         receive_buffer=1,
         send_buffer=1,
     )

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from tests.media_network import NumberCodec, number_packet
-from usher_transceiver.media.codec import EncoderSettings
+from usher_transceiver.media.codec import MAX_PACKET, EncoderSettings
 from usher_transceiver.media.feed import OpusFeed, PcmFeed
 from usher_transceiver.media.frame import FRAME_BYTES, FRAME_SECONDS, SILENCE
 from usher_transceiver.media.rtp import RtpPacket, extensions, parse_rtp
@@ -152,6 +152,9 @@ def test_packets_pass_through_unchanged_at_the_pace_of_their_durations() -> None
 
 def test_what_is_not_opus_and_what_does_not_fit_is_not_queued() -> None:
     feed = OpusFeed(40)
+    assert feed.play_opus(number_packet(1) + bytes(MAX_PACKET)) == 0
+    assert feed.dropped_ms == 20
+    feed.dropped_ms = 0
     assert [
         feed.play_opus(packet) for packet in (b"", b"\x03", number_packet(1), number_packet(1), number_packet(1))
     ] == [

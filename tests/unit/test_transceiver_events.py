@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 
-from usher_transceiver.events import MAX_WAITING, EventHub, merge
+from usher_core.json_values import merge
+from usher_transceiver.events import (
+    EVENTS_AT_ONCE,
+    MAX_SESSION_BYTES,
+    MAX_WAITING,
+    MAX_WAITING_BYTES,
+    REFUSALS_AT_ONCE,
+    WRITTEN_AT_ONCE,
+    WRITTEN_PER_SECOND,
+    EventHub,
+)
 
 
 class Call:
@@ -33,7 +43,7 @@ class Call:
         return event["type"] in self.known
 
     def say(self, **event: Any) -> None:
-        self.hub.on_message(json.dumps(event))
+        self.hub.on_message(0.0, json.dumps(event))
 
     @property
     def types(self) -> list[str]:
@@ -119,7 +129,7 @@ def test_session_update_merges_answers_and_tells_the_backend(call: Call) -> None
 )
 def test_a_bad_message_gets_an_error_event_and_the_call_goes_on(call: Call, message: str | bytes, code: str) -> None:
     call.hub.on_open()
-    call.hub.on_message(message)
+    call.hub.on_message(0.0, message)
     error = call.sent[-1]
     assert error["type"] == "error"
     assert error["error"]["type"] == "invalid_request_error"
@@ -240,3 +250,102 @@ def test_the_number_of_observers_is_bounded_and_all_are_told_of_the_end(call: Ca
     assert not call.hub.observe(Watcher())
     call.hub.close("hangup")
     assert {watcher.why for watcher in watchers} == {"hangup"}
+
+
+SMALLEST_UPDATE = json.dumps({"type": "session.update", "session": {}})
+FLOODS = {
+    "events": "{}",
+    "bytes": json.dumps({"type": "response.create", "text": "x" * 200_000}),
+    "what is no JSON": "x" * 200_000,
+    "updates": SMALLEST_UPDATE,
+}
+
+
+def grow(call: Call, size: int = MAX_SESSION_BYTES - 1000) -> None:
+    call.hub.on_open()
+    call.hub.on_message(0.0, json.dumps({"type": "session.update", "session": {"instructions": "x" * size}}))
+    call.sent.clear()
+
+
+@pytest.mark.parametrize("message", FLOODS.values(), ids=FLOODS)
+def test_whoever_floods_is_told_so_and_then_loses_the_call(call: Call, message: str) -> None:
+    grow(call)
+    went_on = 0
+    while call.hub.on_message(0.0, message):
+        went_on += 1
+        assert went_on < EVENTS_AT_ONCE + REFUSALS_AT_ONCE
+    refused = [event for event in call.sent if event.get("error", {}).get("code") == "rate_limit_exceeded"]
+    assert len(refused) == REFUSALS_AT_ONCE
+    assert sum(len(json.dumps(event)) for event in call.sent) < WRITTEN_AT_ONCE + 1_000_000
+
+
+def test_a_few_bytes_that_ask_for_many_are_bounded_per_second(call: Call) -> None:
+    grow(call)
+    seconds = 60
+    for tick in range(seconds * 2):
+        assert call.hub.on_message(100 + tick / 2, SMALLEST_UPDATE)
+    written = call.types.count("session.updated") * MAX_SESSION_BYTES
+    assert 0 < written <= WRITTEN_AT_ONCE + seconds * WRITTEN_PER_SECOND + MAX_SESSION_BYTES
+
+
+def test_after_a_pause_all_is_well_again(call: Call) -> None:
+    grow(call)
+    for _ in range(10):
+        call.hub.on_message(0.0, SMALLEST_UPDATE)
+    assert call.types[-1] == "error"
+    call.hub.on_message(60.0, SMALLEST_UPDATE)
+    assert call.types[-1] == "session.updated"
+
+
+def test_ordinary_clients_meet_no_bound(call: Call) -> None:
+    call.hub.on_open()
+    for _ in range(900):  # a conversation's history at once
+        call.say(type="response.create", item="x" * 1000)
+    for tick in range(50 * 60):  # audio over the channel: 50 events/s of 1.3 KB for a minute, an update each second
+        now = 10 + tick / 50
+        assert call.hub.on_message(now, json.dumps({"type": "response.create", "audio": "x" * 1280}))
+        if tick % 50 == 0:
+            session = {"instructions": "y" * 2000, "number": tick}
+            call.hub.on_message(now, json.dumps({"type": "session.update", "session": session}))
+    assert "error" not in call.types
+    assert call.types.count("session.updated") == 60
+
+
+def test_an_update_that_changes_nothing_is_answered_with_the_same_session(call: Call) -> None:
+    grow(call)
+    before = call.hub.session
+    call.hub.on_message(0.0, SMALLEST_UPDATE)
+    assert call.hub.session is before
+    assert call.sent[-1]["type"] == "session.updated"
+    assert call.sent[-1]["session"] == before
+
+
+def test_an_update_from_one_to_true_is_a_change(call: Call) -> None:
+    call.hub.on_open()
+    call.say(type="session.update", session={"flag": 1})
+    call.say(type="session.update", session={"flag": True})
+    assert call.sent[-1]["session"]["flag"] is True
+
+
+def test_what_waits_for_the_channel_is_bounded_in_bytes(call: Call) -> None:
+    for _ in range(20):
+        call.hub.emit({"type": "response.created", "text": "x" * 200_000})
+    assert call.hub.dropped == 20 - MAX_WAITING_BYTES // 200_100
+    call.hub.on_open()
+    assert len(call.sent) == 1 + MAX_WAITING_BYTES // 200_100
+
+
+def test_a_session_never_outgrows_what_the_client_takes() -> None:
+    sent: list[str] = []
+    numbers = itertools.count()
+    hub = EventHub(
+        {"id": "sess_1", "object": "realtime.session", "type": "realtime"},
+        lambda: f"event_{next(numbers)}",
+        lambda text: not sent.append(text),  # type: ignore[func-returns-value]
+        lambda _event: True,
+        max_session_bytes=1000,
+    )
+    hub.on_open()
+    hub.on_message(0.0, json.dumps({"type": "session.update", "session": {"instructions": "x" * 990}}))
+    assert json.loads(sent[-1])["error"]["code"] == "session_too_large"
+    assert "instructions" not in hub.session

@@ -15,10 +15,10 @@ from usher_core import hop, stun
 from usher_core.errors import RemoteError
 from usher_core.hop import HopType, Outer, Record, RecordFlag
 from usher_core.ids import ClientPath, Route
-from usher_transceiver.hop_keys import TransceiverKeys
 from usher_transceiver.ice import CheckOutcome
 from usher_transceiver.mux import UNKNOWN_FLOW_RATE, Mux
 from usher_transceiver.paths import SocketAddress, Via
+from usher_transceiver.transceiver_keys import TransceiverKeys
 
 RELAY = ("10.0.0.1", 40_000)
 ROUTE = Route(1, POD, 0)
@@ -42,6 +42,8 @@ class FakeSession:
         self.quiet = False
         self.forgotten: list[ClientPath] = []
         self.failed: Exception | None = None
+        self.ends = False
+        self.has_ended = False
 
     def on_check(
         self, now: float, request: stun.StunMessage, address: ClientPath, via: Via, *, usable: bool
@@ -52,6 +54,7 @@ class FakeSession:
     def on_packet(self, now: float, address: ClientPath, via: Via, packet: bytes) -> None:
         if self.refuse is not None:
             raise self.refuse
+        self.has_ended = self.ends
         self.packets.append((address, via, packet))
 
     def is_quiet_at(self, now: float, address: ClientPath) -> bool:
@@ -332,3 +335,25 @@ def test_a_datagram_costs_less_than_its_budget(world: World) -> None:
         world.mux.on_datagram(world.now, datagram, RELAY)
     # The budget is 20 us; a busy machine gets five times that before this test calls it broken.
     assert (time.process_time() - start) / count < 100e-6
+
+
+@pytest.mark.parametrize("how", ["a fault of ours", "the packet ends it"])
+def test_a_session_that_ends_on_a_packet_gets_no_path(world: World, how: str) -> None:
+    session = world.session()
+    world.mux.add_source(0x0A0B0C0D, session)
+    session.refuse = RuntimeError("a fault") if how == "a fault of ours" else None
+    session.ends = True
+    world.come(path(1), rtp(0x0A0B0C0D))
+    assert world.mux.paths == 0
+
+
+@pytest.mark.parametrize("ahead", [-120_000, 120_000])
+def test_a_clock_that_is_too_wrong_to_be_heard_is_seen_all_the_same(world: World, ahead: int) -> None:
+    world.come(path(1), rtp(1), time_ms=int(WALL * 1000) + ahead)
+    assert world.drops == {"hop_time": 1}
+    assert world.mux.time_offset_ms == ahead
+
+
+def test_nobody_without_a_key_can_set_the_clock_offset(world: World) -> None:
+    world.come(path(1), rtp(1), time_ms=int(WALL * 1000) + 120_000, key=bytes(16))
+    assert world.mux.time_offset_ms == 0

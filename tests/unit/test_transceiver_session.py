@@ -9,15 +9,22 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.direct_rig import DirectRig, FakeBackend
 from tests.ice_checks import path
 from tests.raw_client import RawClient
 from tests.virtual_loop import run_virtual
-from usher_core.errors import LocalError
+from usher_core.errors import LocalError, RemoteError
+from usher_transceiver.backends import registry
+from usher_transceiver.media.choose_codec import load_codec
+from usher_transceiver.media.codec import EncoderSettings
+from usher_transceiver.media.frame import FRAME_SAMPLES, SAMPLE_RATE
 from usher_transceiver.media.rtcp import Report, build_bye, build_cname, build_report
 from usher_transceiver.session import EndReason, Session
+
+OFFER_OF_64_KIB = Path(__file__).parents[1] / "vectors" / "offers" / "gstreamer-max-bundle.sdp"
 
 Scenario = Callable[[DirectRig, RawClient], Awaitable[None]]
 
@@ -333,5 +340,120 @@ def test_close_notify_of_the_client_frees_the_call(tmp_path: Path) -> None:
         client.ssl.shutdown()
         client.handshake()
         assert client.session.end_reason is EndReason.CLIENT_CLOSED
+
+    play(tmp_path, scenario)
+
+
+def test_a_client_that_floods_the_channel_loses_the_call(tmp_path: Path) -> None:
+    async def scenario(rig: DirectRig, client: RawClient) -> None:
+        await client.connect()
+        for _ in range(2000):
+            client.session.on_message("{}")
+        assert client.session.end_reason is EndReason.ABUSE
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("payload,ends", [(b"\xf8", True), (b"", False)], ids=["DTX", "a loud tone"])
+def test_only_what_can_be_heard_keeps_an_idle_call(tmp_path: Path, payload: bytes, ends: bool) -> None:
+    encoder = load_codec().encoder(EncoderSettings())
+    times = np.arange(FRAME_SAMPLES) / SAMPLE_RATE
+    tone = (8000 * np.sin(2 * np.pi * 400 * times)).astype(np.int16).tobytes()
+
+    async def scenario(rig: DirectRig, client: RawClient) -> None:
+        await client.connect()
+        for number in range(25 * 50):
+            client.speak(payload=payload or encoder.encode(tone))
+            if number % 100 == 0:
+                client.check()
+            await asyncio.sleep(0.02)
+        assert (client.session.end_reason is EndReason.IDLE) == ends
+
+    play(tmp_path, scenario, limits={"idle": 20.0})
+
+
+@pytest.mark.parametrize("level,ends", [(0, True), (8000, False)], ids=["silence", "a loud tone"])
+def test_only_what_a_backend_says_aloud_keeps_an_idle_call(tmp_path: Path, level: int, ends: bool) -> None:
+    times = np.arange(FRAME_SAMPLES) / SAMPLE_RATE
+    pcm = (level * np.sin(2 * np.pi * 400 * times)).astype(np.int16).tobytes()
+
+    async def scenario(rig: DirectRig, client: RawClient) -> None:
+        await client.connect()
+        call = rig.backends[0].call
+        assert call is not None
+        for number in range(25 * 50):
+            call.play(pcm)
+            if number % 100 == 0:
+                client.check()
+            await asyncio.sleep(0.02)
+        assert (client.session.end_reason is EndReason.IDLE) == ends
+
+    play(tmp_path, scenario, limits={"idle": 20.0})
+
+
+def test_a_drain_waits_for_backends_of_calls_that_ended_before(tmp_path: Path) -> None:
+    let_go: list[str] = []
+
+    class Slow(FakeBackend):
+        async def close(self, reason: str) -> None:
+            await asyncio.sleep(3)
+            let_go.append(reason)
+
+    async def scenario(rig: DirectRig, client: RawClient) -> None:
+        rig.sessions._backends["fake"] = lambda _config: Slow()
+        second = RawClient(rig, 3000)  # type: ignore[arg-type]
+        await second.create()
+        await asyncio.sleep(0.1)
+        second.session.end(EndReason.CLIENT_CLOSED)
+        client.session.end(EndReason.CLIENT_CLOSED)
+        await rig.sessions.wait_empty()
+        await rig.sessions.end_all(EndReason.DRAIN_DEADLINE)
+        assert let_go == ["client_closed"]
+        assert rig.sessions._finishing == set()
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("size,fits", [(65_000, True), (65_500, False), (200_000, False)])
+def test_a_session_that_the_client_could_not_be_told_is_refused(tmp_path: Path, size: int, fits: bool) -> None:
+    async def scenario(rig: DirectRig, client: RawClient) -> None:
+        offer = OFFER_OF_64_KIB.read_bytes().decode()
+        if fits:
+            await rig.create(offer, session={"instructions": "x" * size})
+            return
+        with pytest.raises(RemoteError, match="65536 bytes at most") as caught:
+            await rig.create(offer, session={"instructions": "x" * size})
+        assert caught.value.reason == "session_too_large"
+        assert len(rig.sessions) == 1
+
+    play(tmp_path, scenario)
+
+
+def test_backends_are_looked_up_at_the_start_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(rig: DirectRig, client: RawClient) -> None:
+        def never(**_filter: str) -> None:
+            raise AssertionError("looked for entry points within the loop")
+
+        monkeypatch.setattr(registry, "entry_points", never)
+        offer = client.offer()
+        with pytest.raises(LocalError, match=r"no backend 'nobody'.*known here: echo, fake, parrot"):
+            await rig.create(offer, backend="nobody")
+        await rig.create(offer, backend="parrot")
+
+    play(tmp_path, scenario)
+
+
+def test_what_happened_to_audio_is_still_counted_after_the_call(tmp_path: Path) -> None:
+    async def scenario(rig: DirectRig, client: RawClient) -> None:
+        await client.connect()
+        for _ in range(5):
+            client.speak()
+        client.sequence += 3
+        client.speak()
+        assert rig.sessions.audio["received"] == 6
+        client.session.end(EndReason.HANGUP)
+        after = rig.sessions.audio
+        assert (after["received"], after["lost"]) == (6, 3)
+        assert len(rig.sessions) == 0
 
     play(tmp_path, scenario)

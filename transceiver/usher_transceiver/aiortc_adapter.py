@@ -23,8 +23,8 @@ from aiortc.rtcsctptransport import RTCSctpCapabilities, RTCSctpTransport, SackC
 from usher_core.errors import RemoteError
 from usher_transceiver.dtls import MTU
 from usher_transceiver.sctp_guard import MAX_GAP, DataChunk, check_packet
+from usher_transceiver.sdp.answer import LOCAL_SCTP_PORT
 
-LOCAL_SCTP_PORT = 5000
 MAX_MESSAGE_SIZE = 262_144
 """Bytes of one message, both ways; what browsers take (RFC 8841 section 6)."""
 MAX_BUFFERED = 1_048_576

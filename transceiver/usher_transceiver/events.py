@@ -5,6 +5,8 @@ Rules:
 * Each observer is greeted by a `session.created` of its own, with the session as it is then; from then on it gets each
   event when it happens, whether or not the client has a channel. Nothing is repeated for it.
 * `session.update` merges into the session and is answered with `session.updated`; the backend is told too.
+* Too many events or bytes, or session objects to write: an `error` event, and nothing is done. Who goes on all the same
+  loses the call.
 * Bad JSON, an unknown type, an update that is no object: an `error` event, and the call goes on.
 * Observers get a copy of what goes to the client and, if they ask for it, of what clients and observers send. They may
   send what a client may. A slow one is dropped.
@@ -19,15 +21,27 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from usher_core.errors import RemoteError
+from usher_core.json_values import is_deeper, merge
+from usher_transceiver.rate import TokenBucket
 
 MAX_WAITING = 256
 """Events that wait for the channel to open, or for the backend to be ready."""
 MAX_WAITING_BYTES = 1_048_576
-"""Of the client's events that wait for the backend; 4 of the largest."""
+"""Of the events that wait for the channel, and of those that wait for the backend; 4 of the largest."""
 MAX_SESSION_BYTES = 262_144
 """JSON of the session object; the bound of a message on the channel."""
+ENVELOPE_BYTES = 128
+"""Of an event around its session object."""
+EVENTS_PER_SECOND, EVENTS_AT_ONCE = 100.0, 1000.0
+"""What clients and observers of a call may send together; a history of a conversation comes at once."""
+BYTES_PER_SECOND, BYTES_AT_ONCE = 1_048_576.0, 4_194_304.0
+WRITTEN_PER_SECOND, WRITTEN_AT_ONCE = 65_536.0, 1_048_576.0
+"""Bytes of session objects written for `session.update`: a few bytes ask for many, and those cost the loop that carries
+everybody's audio some 0.2 ms a KB. An ordinary session of 2 KB may change 32 times a second for ever.
+"""
+REFUSALS_PER_SECOND, REFUSALS_AT_ONCE = 1.0, 200.0
+"""Events refused for their number; who goes on beyond does so on purpose."""
 _FIXED = ("id", "object", "type")
-_MAX_DEPTH = 32
 MAX_NESTING = 128
 """Levels of a message. What the parser can read is not all that can be merged and written again without running out of
 stack.
@@ -55,6 +69,7 @@ class EventHub:
         send: hands a text to the data channel; False when it was dropped.
         to_backend: hands an event to the backend; False when it does not know the type.
         max_observers: how many may look on at once.
+        max_session_bytes: JSON of the session object; a client may take less than the bound of ours.
     """
 
     def __init__(
@@ -64,8 +79,11 @@ class EventHub:
         send: Callable[[str], bool],
         to_backend: Callable[[Event], bool],
         max_observers: int = 8,
+        max_session_bytes: int = MAX_SESSION_BYTES,
     ) -> None:
         self.session = session
+        self._session_text = _json(session)
+        self._max_session_bytes = max_session_bytes
         self.dropped = 0
         self._new_id = new_id
         self._send = send
@@ -73,6 +91,11 @@ class EventHub:
         self._open = False
         self._backend_ready = False
         self._waiting: deque[str] = deque()
+        self._waiting_bytes = 0
+        self._events = TokenBucket(EVENTS_PER_SECOND, EVENTS_AT_ONCE)
+        self._bytes = TokenBucket(BYTES_PER_SECOND, BYTES_AT_ONCE)
+        self._written_bytes = TokenBucket(WRITTEN_PER_SECOND, WRITTEN_AT_ONCE)
+        self._refusals = TokenBucket(REFUSALS_PER_SECOND, REFUSALS_AT_ONCE)
         self._for_backend: deque[Event] = deque()
         self._for_backend_bytes = 0
         self._max_observers = max_observers
@@ -87,31 +110,47 @@ class EventHub:
         self._deliver(self._greeting())
         while self._waiting:
             self._deliver(self._waiting.popleft())
+        self._waiting_bytes = 0
 
-    def on_message(self, message: str | bytes) -> None:
-        """Handle a message of the client or of an observer."""
+    def on_message(self, now: float, message: str | bytes) -> bool:
+        """Handle a message of the client or of an observer; False when there are so many that the call should end."""
+        if not (self._events.take(now) and self._bytes.take(now, len(message))):
+            return self._refuse(now, "Too many events, or too large ones: send them more slowly.", None)
         try:
             event = parse_event(message)
         except RemoteError as error:
             self._error(error.reason, error.message, None)
-            return
+            return True
+        is_update = event["type"] == "session.update"
+        if is_update and not self._written_bytes.take(now, len(self._session_text) + len(message)):
+            return self._refuse(now, "Too many updates of so large a session: send fewer.", event)
         if self._observers:
-            self._show(json.dumps(event, separators=(",", ":")), of_client=True)
-        if event["type"] == "session.update" and not self._update(event):
-            return
+            self._show(_json(event), of_client=True)
+        if is_update and not self._update(event):
+            return True
         if self._backend_ready:
             self._hand_over(event)
         else:
             self._keep_for_backend(event, len(message))
+        return True
+
+    def _refuse(self, now: float, message: str, event: Event | None) -> bool:
+        if not self._refusals.take(now):
+            return False
+        self._error("rate_limit_exceeded", message, event)
+        return True
 
     def emit(self, event: Mapping[str, Any]) -> None:
         """Send an event of the backend or of the session to the client."""
-        text = self._written(event)
+        self._send_out(self._written(event))
+
+    def _send_out(self, text: str) -> None:
         self._show(text)
         if self._open:
             self._deliver(text)
-        elif len(self._waiting) < MAX_WAITING:
+        elif len(self._waiting) < MAX_WAITING and self._waiting_bytes + len(text) <= MAX_WAITING_BYTES:
             self._waiting.append(text)
+            self._waiting_bytes += len(text)
         else:
             self.dropped += 1
 
@@ -142,11 +181,14 @@ class EventHub:
             return False
         merged = merge(self.session, update)
         merged.update({name: self.session[name] for name in _FIXED})
-        if len(json.dumps(merged)) > MAX_SESSION_BYTES:
-            self._error("session_too_large", f"A session has at most {MAX_SESSION_BYTES} bytes.", event, "session")
-            return False
-        self.session = merged
-        self.emit({"type": "session.updated", "session": merged})
+        if update:
+            text = _json(merged)
+            if len(text) > self._max_session_bytes:
+                most = f"A session has at most {self._max_session_bytes} bytes here."
+                self._error("session_too_large", most, event, "session")
+                return False
+            self.session, self._session_text = merged, text
+        self._send_out(self._with_session("session.updated"))
         return True
 
     # Observers
@@ -197,12 +239,16 @@ class EventHub:
         self.emit({"type": "error", "error": error})
 
     def _greeting(self) -> str:
-        return self._written({"type": "session.created", "session": self.session})
+        return self._with_session("session.created")
+
+    def _with_session(self, kind: str) -> str:
+        # Put together as text: it may be large, and it was written when it last changed.
+        return f'{{"type":"{kind}","session":{self._session_text},"event_id":"{self._new_id()}"}}'
 
     def _written(self, event: Mapping[str, Any]) -> str:
         complete = dict(event)
         complete.setdefault("event_id", self._new_id())
-        return json.dumps(complete, separators=(",", ":"))
+        return _json(complete)
 
     def _deliver(self, text: str) -> None:
         if not self._send(text):
@@ -218,23 +264,15 @@ def parse_event(message: str | bytes) -> Event:
         event = json.loads(message, parse_constant=_no_constant, parse_float=_finite)
     except (ValueError, RecursionError):
         raise RemoteError("invalid_json", "The message is not JSON.") from None
-    if _is_deeper(event, MAX_NESTING):
+    if is_deeper(event, MAX_NESTING):
         raise RemoteError("invalid_json", f"The message is nested deeper than {MAX_NESTING} levels.")
     if not isinstance(event, dict) or not isinstance(event.get("type"), str):
         raise RemoteError("invalid_event", "An event is a JSON object with a string `type`.")
     return event
 
 
-def merge(session: Mapping[str, Any], update: Mapping[str, Any], depth: int = 0) -> Event:
-    """Return `session` with `update` laid over it: objects are merged, all else is replaced."""
-    merged = dict(session)
-    for name, value in update.items():
-        below = merged.get(name)
-        if isinstance(value, Mapping) and isinstance(below, Mapping) and depth < _MAX_DEPTH:
-            merged[name] = merge(below, value, depth + 1)
-        else:
-            merged[name] = value
-    return merged
+def _json(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 def _no_constant(name: str) -> None:
@@ -247,18 +285,6 @@ def _finite(number: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{number[:20]} is too large")
     return value
-
-
-def _is_deeper(value: object, levels: int) -> bool:
-    level = [value]
-    for _ in range(levels):
-        containers = [
-            item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list)
-        ]
-        level = [child for children in containers for child in children]
-        if not level:
-            return False
-    return True
 
 
 def _quote(text: str) -> str:

@@ -15,7 +15,7 @@ from typing import Protocol
 import structlog
 
 from usher_core.errors import LocalError
-from usher_shell.udp_buffers import granted_buffers, set_buffers
+from usher_shell.udp_buffers import granted_buffers, kernel_drops, set_buffers
 from usher_transceiver.paths import SocketAddress
 
 MAX_PER_WAKE_UP = 64
@@ -64,6 +64,11 @@ class HopSocket:
         """The (host, port) it is bound to."""
         name = self._socket.getsockname()
         return name[0], name[1]
+
+    @property
+    def kernel_drops(self) -> int | None:
+        """Datagrams the kernel dropped because the receive buffer was full; None where it doesn't say."""
+        return kernel_drops(self._socket)
 
     def start(self, handler: DatagramHandler) -> None:
         """Hand every datagram to `handler` from now on; needs a running loop."""

@@ -9,9 +9,9 @@ Rules:
 4. An authenticated packet that is newer than all before moves the sending path at once: SRTP and SRTCP from any
    address, DTLS application data from one that has passed a check.
 5. An address that has passed no unseen check gets at most 3 bytes per byte that authenticated from there.
-6. Each transaction id of a generation is remembered. A check whose id is known from another address is not answered,
-   moves nothing and extends nothing. One that is known from the same address is answered and does nothing more.
-   When the memory is full, checks are answered on known paths only and do nothing more.
+6. Each transaction id of a generation is remembered, within one bound for all of a session. A check whose id is known
+   from another address is not answered, moves nothing and extends nothing. One that is known from the same address is
+   answered and does nothing more. When the memory is full, checks are answered on known paths only and do nothing more.
 7. A path is (client address, port, listener). An answer leaves by the path of its request. The relay of a path changes
    only with an authenticated packet or an unseen valid check.
 8. Life: an unseen valid check or an authenticated packet within 30 s; the first check within 15 s. Binding
@@ -29,7 +29,7 @@ from usher_core import stun
 from usher_core.ids import ClientPath
 from usher_core.stun import Attribute, StunMessage
 from usher_transceiver.paths import NEVER, Path, PathTable, Via
-from usher_transceiver.transactions import Seen, TransactionMemory
+from usher_transceiver.transactions import MAX_TRANSACTIONS, Seen, TransactionMemory
 
 FIRST_CHECK_S = 15.0
 LIFE_S = 30.0
@@ -82,7 +82,6 @@ class Generation:
 class _Generation:
     number: int
     credentials: Generation
-    memory: TransactionMemory
 
 
 class IceAgent:
@@ -93,7 +92,7 @@ class IceAgent:
         hash_key: 16 secret random bytes for the memory of transaction ids.
         now: seconds, monotonic.
         on_evict: told each client address that was forgotten to make room.
-        memory_limit: transaction ids per generation.
+        memory_limit: transaction ids, of all generations.
     """
 
     def __init__(
@@ -102,10 +101,9 @@ class IceAgent:
         hash_key: bytes,
         now: float,
         on_evict: Callable[[ClientPath], None] = lambda _address: None,
-        memory_limit: int | None = None,
+        memory_limit: int = MAX_TRANSACTIONS,
     ) -> None:
-        self._hash_key = hash_key
-        self._memory_limit = memory_limit
+        self.memory = TransactionMemory(hash_key, memory_limit)
         self._generations: dict[bytes, _Generation] = {}
         self._newest = -1
         self._active = -1
@@ -135,10 +133,7 @@ class IceAgent:
     def add_generation(self, generation: Generation) -> bytes | None:
         """Start a new generation beside the old ones (make before break); return a ufrag that had to go, or None."""
         self._newest += 1
-        memory = TransactionMemory(self._hash_key)
-        if self._memory_limit is not None:
-            memory = TransactionMemory(self._hash_key, self._memory_limit)
-        self._generations[generation.ufrag] = _Generation(self._newest, generation, memory)
+        self._generations[generation.ufrag] = _Generation(self._newest, generation)
         if len(self._generations) <= MAX_GENERATIONS:
             return None
         oldest = next(ufrag for ufrag, g in self._generations.items() if g.number != self._active)
@@ -168,7 +163,8 @@ class IceAgent:
             return CheckOutcome.WRONG_USERNAME, None
         if not request.verify_integrity(credentials.password):
             return CheckOutcome.WRONG_PASSWORD, None
-        seen = generation.memory.see(request.transaction_id, address)
+        # One memory for all generations, so that restarts multiply no memory; an id means something in its own only.
+        seen = self.memory.see(credentials.ufrag + request.transaction_id, address)
         if seen is Seen.OTHER_PATH:
             return CheckOutcome.REPLAYED, None
         refused = _refusal(request, credentials.password)

@@ -25,7 +25,6 @@ from usher_core.settings import announce
 from usher_shell.http_server import HttpServer
 from usher_shell.watched_file import WatchedFile
 from usher_transceiver.certificate import Certificate
-from usher_transceiver.hop_keys import TransceiverKeys
 from usher_transceiver.hop_socket import HopSocket
 from usher_transceiver.internal_api import make_app
 from usher_transceiver.media.choose_codec import load_codec
@@ -36,6 +35,7 @@ from usher_transceiver.mux import Mux
 from usher_transceiver.session import EndReason, Limits
 from usher_transceiver.sessions import RegistrySettings, SessionRegistry
 from usher_transceiver.settings import TransceiverSettings
+from usher_transceiver.transceiver_keys import TransceiverKeys
 
 HOUSEKEEPING_S = 1.0
 HEARTBEAT_LIMIT_S = 10.0

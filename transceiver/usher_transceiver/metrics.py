@@ -12,11 +12,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from usher_transceiver.hop_keys import TransceiverKeys
 from usher_transceiver.hop_socket import HopSocket
 from usher_transceiver.media.ticker import Ticker
 from usher_transceiver.mux import Mux
 from usher_transceiver.sessions import SessionRegistry
+from usher_transceiver.transceiver_keys import TransceiverKeys
+
+PACKET_EVENTS = ("received", "sent", "lost", "late", "recovered", "skipped", "refused")
 
 _PREFIX = "usher_transceiver_"
 
@@ -43,6 +45,7 @@ class TransceiverCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """Return all metrics."""
         yield from self._of_sessions()
+        yield from self._of_audio()
         yield from self._of_packets()
         yield from self._of_process()
 
@@ -64,6 +67,13 @@ class TransceiverCollector(Collector):
         yield _counter("unsent", "Datagrams without a path, or beyond the bound of an unconfirmed address", sent)
         yield _counter("events_dropped", "Events that did not fit the channel or its queue", self._sessions.lost_events)
 
+    def _of_audio(self) -> Iterable[Metric]:
+        counts = self._sessions.audio
+        packets = {event: counts[event] for event in PACKET_EVENTS}
+        yield _counters("audio_packets", "RTP packets of all calls, by what happened to them", "event", packets)
+        seconds = {event: counts[f"{event}_ms"] / 1000 for event in ("concealed", "played", "unplayed")}
+        yield _counters("audio_seconds", "Audio made up, played, and dropped from the play queue", "event", seconds)
+
     def _of_packets(self) -> Iterable[Metric]:
         mux, socket = self._mux, self._socket
         yield _counter("hop_received", "Hop datagrams received", mux.received)
@@ -74,11 +84,15 @@ class TransceiverCollector(Collector):
         yield _counters("reports", "UNKNOWN-FLOW and HERE sent", "kind", mux.reports)
         yield _counters("send_failures", "Datagrams the kernel did not take", "reason", socket.send_failures)
         yield _counter("receive_failures", "Errors of the hop socket while reading", socket.receive_failures)
+        remembered = self._sessions.transaction_ids
+        yield _gauge("transaction_ids", "Ids of checks remembered for live sessions", remembered)
         yield _gauge("client_paths", "Client addresses that belong to a session", mux.paths)
         yield _counter("split_expired", "Halves of datagrams whose other half did not come", mux.joiner.expired)
         yield _counter("split_overflowed", "Halves that had to make room", mux.joiner.overflowed)
         yield _gauge("hop_time_offset_seconds", "How far the last relay's clock is ahead", mux.time_offset_ms / 1000)
         buffers = {"receive": socket.receive_buffer, "send": socket.send_buffer}
+        if socket.kernel_drops is not None:
+            yield _counter("kernel_drops", "Datagrams the kernel dropped: the buffer was full", socket.kernel_drops)
         yield _gauges("socket_buffer_bytes", "Buffers of the hop socket", "direction", buffers)
 
     def _of_process(self) -> Iterable[Metric]:
@@ -105,7 +119,7 @@ def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(_PREFIX + name, text, value=value)
 
 
-def _counters(name: str, text: str, label: str, values: Mapping[str, int]) -> Metric:
+def _counters(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
     family = CounterMetricFamily(_PREFIX + name, text, labels=(label,))
     for value, count in values.items():
         family.add_metric((str(value),), count)

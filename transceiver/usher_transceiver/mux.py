@@ -74,6 +74,10 @@ class Owner(Protocol):
     def forget(self, address: ClientPath) -> None:
         """The address is another session's now."""
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is over; a packet can end it."""
+
     def fail(self, error: Exception) -> None:
         """Handling a packet raised what it should not."""
 
@@ -112,7 +116,7 @@ class Mux:
         self.records = 0
         self.sent = 0
         self.time_offset_ms = 0
-        """Of the last datagram accepted: how far its sender's clock was ahead."""
+        """Of the last datagram with a MAC that held: how far its sender's clock was ahead."""
         self.drops: Counter[str] = Counter()
         self.checks: Counter[str] = Counter()
         self.reports: Counter[str] = Counter()
@@ -191,9 +195,10 @@ class Mux:
         if not self._keys.verify(parsed):
             raise RemoteError("hop_mac", "no hop key of ours made this MAC")
         wall_ms = int(self._wall() * 1000)
+        # Told also when it is refused: then above all somebody wants to know.
+        self.time_offset_ms = hop.time_offset_ms(outer.time_ms, wall_ms)
         if not hop.is_timely(outer.time_ms, wall_ms):
             raise RemoteError("hop_time", "older or newer than 60 s")
-        self.time_offset_ms = hop.time_offset_ms(outer.time_ms, wall_ms)
         return parsed
 
     def _on_record(self, now: float, record: Record, via: Via) -> None:
@@ -232,7 +237,7 @@ class Mux:
             owner.fail(error)
             return
         self.checks[outcome] += 1
-        if outcome is CheckOutcome.FRESH:
+        if outcome is CheckOutcome.FRESH and not owner.has_ended:
             self._claim(address, owner)
 
     def _on_packet(self, now: float, address: ClientPath, via: Via, payload: bytes) -> None:
@@ -251,24 +256,28 @@ class Mux:
             if candidate is owner or not self._is_free(now, address, candidate):
                 continue
             try:
-                self._hand_over(now, candidate, address, via, payload)
+                taken = self._hand_over(now, candidate, address, via, payload)
             except RemoteError as error:
                 self.drops[error.reason] += 1
                 continue
-            self._claim(address, candidate)
+            if taken:
+                self._claim(address, candidate)
             return
         if owner is None:
             self._report_unknown(now, address, via)
             raise RemoteError("unknown_client", "no session has this client")
         raise RemoteError("srtp_authentication", "forged, replayed or too old")
 
-    def _hand_over(self, now: float, owner: Owner, address: ClientPath, via: Via, payload: bytes) -> None:
+    def _hand_over(self, now: float, owner: Owner, address: ClientPath, via: Via, payload: bytes) -> bool:
+        """Return whether the owner took it and lives on. Raises RemoteError when it refused it."""
         try:
             owner.on_packet(now, address, via, payload)
         except RemoteError:
             raise
         except Exception as error:  # noqa: BLE001 - one session's fault must not stop the others
             owner.fail(error)
+            return False
+        return not owner.has_ended
 
     def _is_free(self, now: float, address: ClientPath, wanted_by: Owner) -> bool:
         holder = self._by_path.get(address)

@@ -11,6 +11,7 @@ drains.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -18,6 +19,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from usher_core.errors import RemoteError
 from usher_core.ids import ClientPath, Route, join_host_port
 from usher_core.internal_api import AdvertisedAddress, SessionInfo, SessionPath, State, Timings
 from usher_core.rtp import is_rtcp
@@ -25,15 +27,20 @@ from usher_core.stun import StunMessage
 from usher_transceiver.backend_call import LiveCall
 from usher_transceiver.backends.protocol import AudioFrame, Backend, Event
 from usher_transceiver.dtls import Dtls
-from usher_transceiver.events import EventHub
+from usher_transceiver.events import ENVELOPE_BYTES, MAX_SESSION_BYTES, EventHub
 from usher_transceiver.ice import CheckOutcome, Expiry, IceAgent
 from usher_transceiver.media.codec import Codec
+from usher_transceiver.media.frame import Origin
+from usher_transceiver.media.level import level_dbov
+from usher_transceiver.media.opus_packet import is_dtx
+from usher_transceiver.media.sender import VOICE_DBOV
 from usher_transceiver.media.stream import AudioStream, StreamParameters
 from usher_transceiver.participant import Participant, SendDatagram
 from usher_transceiver.paths import Via
 from usher_transceiver.sdp import Offer
 
 BACKEND_CLOSE_LIMIT_S = 5.0
+SPEECH_LOOK_S = 0.5
 HANDSHAKE_LIMIT_S = 30.0
 """From the first check to the end of DTLS: one that only checks must not hold a place for ever."""
 
@@ -131,6 +138,8 @@ class Session:
         now = around.clock()
         self._created = now
         self._active = now
+        self._looked = now
+        self._spoken = 0
         self._answered: float | None = None
         self._connected: float | None = None
         self._first_in: float | None = None
@@ -145,6 +154,7 @@ class Session:
             self.participant.send_text,
             self._event_to_backend,
             limits.observers,
+            room_for_session(facts.offer),
         )
         self.stream = AudioStream(facts.stream, codec, self._audio_to_backend, now)
         self._call = LiveCall(facts.session_id, facts.metadata, self.stream, self.events, self._backend_ends)
@@ -171,6 +181,11 @@ class Session:
         """Whether another session may have this address."""
         path = self.participant.agent.path(address)
         return path is None or path.is_quiet(now)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is over."""
+        return self.state == "ended"
 
     def forget(self, address: ClientPath) -> None:
         """The address is another session's now."""
@@ -201,7 +216,6 @@ class Session:
 
     def on_rtp(self, now: float, packet: bytes) -> None:
         """Audio of the client."""
-        self._active = now
         if self._first_in is None:
             self._first_in = now
         self.stream.on_rtp(now, packet)
@@ -215,11 +229,17 @@ class Session:
         self.events.on_open()
 
     def on_message(self, message: str | bytes) -> None:
-        """An event of the client, or of an observer."""
+        """An event of the client."""
+        if not self.take_message(message):
+            self._log.warning("too many events")
+            self.end(EndReason.ABUSE)
+
+    def take_message(self, message: str | bytes) -> bool:
+        """Handle an event of the client or of an observer; False when there are so many that the sender should go."""
         if self.state == "ended":
-            return
-        self._active = self._around.clock()
-        self.events.on_message(message)
+            return True
+        now = self._active = self._around.clock()
+        return self.events.on_message(now, message)
 
     def on_gone(self, reason: str) -> None:
         """The client hung up, or DTLS failed."""
@@ -241,6 +261,8 @@ class Session:
             self.events.on_backend_ready()
 
     def _audio_to_backend(self, frame: AudioFrame) -> None:
+        if self._limits.idle:
+            self._look_for_speech(frame)
         if not self._backend_ready:
             return
         try:
@@ -300,9 +322,21 @@ class Session:
             if is_rtcp(packet):
                 self.participant.send_rtp(now, packet)
             elif self._sends_audio and self.participant.send_rtp(now, packet):
-                self._active = now
                 if self._first_out is None:
                     self._first_out = now
+                # DTX keeps a path alive, and no call.
+                if self.stream.spoken != self._spoken:
+                    self._spoken = self.stream.spoken
+                    self._active = now
+
+    def _look_for_speech(self, frame: AudioFrame) -> None:
+        now = self._around.clock()
+        # After speech that was found there is no hurry to find more, and a level costs as much as a packet.
+        if frame.origin is not Origin.RECEIVED or now - self._looked < SPEECH_LOOK_S:
+            return
+        is_pcm = self.facts.stream.kind == "pcm"
+        if level_dbov(frame.data) > VOICE_DBOV if is_pcm else not is_dtx(frame.data):
+            self._active = self._looked = now
 
     # End
 
@@ -321,8 +355,8 @@ class Session:
             self.participant.close(now, self.stream.goodbye(now))
         except Exception as error:  # noqa: BLE001 - whatever it is, the place has to become free
             self._log.error("saying goodbye failed", exc_info=error)
-        self._around.on_ended(self)
         self.finished = asyncio.get_running_loop().create_task(self._finish_backend(reason))
+        self._around.on_ended(self)
 
     # What it looks like
 
@@ -361,6 +395,24 @@ class Session:
         relay = relays[0] if len(relays) == 1 else None
         route = self.facts.route
         return SessionPath(relay=relay, listener=listener, cluster=route.cluster, pod=route.pod, worker=route.worker)
+
+
+def room_for_session(offer: Offer) -> int:
+    """Return the most bytes that a session object may have: it goes to the client in one message."""
+    theirs = offer.data.max_message_size if offer.data is not None else 0
+    return min(MAX_SESSION_BYTES, theirs - ENVELOPE_BYTES) if theirs else MAX_SESSION_BYTES
+
+
+def check_session(facts: CallFacts) -> None:
+    """Raises RemoteError `session_too_large` when `session.created` would not fit the client's channel."""
+    room = room_for_session(facts.offer)
+    size = len(json.dumps(_session_object(facts), separators=(",", ":")))
+    if size > room:
+        raise RemoteError(
+            "session_too_large",
+            f"the session has {size} bytes, but the client takes messages of {room + ENVELOPE_BYTES} bytes at most "
+            f"(a=max-message-size), which leaves {max(0, room)}",
+        )
 
 
 def _session_object(facts: CallFacts) -> Event:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from usher_core.errors import RemoteError
+from usher_core.errors import LocalError, RemoteError
 from usher_core.ice_attributes import Candidate, candidate_values
 from usher_core.ids import ClientPath, Route
 from usher_core.internal_api import (
@@ -33,18 +33,18 @@ from usher_core.internal_api import (
 )
 from usher_transceiver.aiortc_adapter import MAX_MESSAGE_SIZE
 from usher_transceiver.backends.protocol import BackendConfig, BackendFactory
-from usher_transceiver.backends.registry import load_backend
+from usher_transceiver.backends.registry import load_backends
 from usher_transceiver.certificate import Certificate
 from usher_transceiver.dtls import Dtls
 from usher_transceiver.expiring import ExpiringMap
-from usher_transceiver.hop_keys import TransceiverKeys
 from usher_transceiver.ice import Generation, IceAgent
 from usher_transceiver.media.codec import Codec, EncoderSettings
 from usher_transceiver.media.stream import StreamParameters
 from usher_transceiver.media.ticker import Ticker
 from usher_transceiver.mux import Mux
 from usher_transceiver.sdp import LocalDescription, Offer, build_answer, parse_offer
-from usher_transceiver.session import CallFacts, EndReason, Limits, Session
+from usher_transceiver.session import BACKEND_CLOSE_LIMIT_S, CallFacts, EndReason, Limits, Session, check_session
+from usher_transceiver.transceiver_keys import TransceiverKeys
 
 RETRY_AFTER_S = 1
 """Seconds a caller that was refused should leave this transceiver alone."""
@@ -117,6 +117,7 @@ class SessionRegistry:
         self.observers_dropped: Counter[str] = Counter()
         self._past_unsent = 0
         self._past_lost_events = 0
+        self._past_audio: Counter[str] = Counter()
         self._route = route
         self._keys = keys
         self._mux = mux
@@ -129,7 +130,8 @@ class SessionRegistry:
         self._empty.set()
         self._requests: ExpiringMap[str, Request] = ExpiringMap(REQUEST_ID_LIFE_S, MAX_REQUESTS)
         self._ended: ExpiringMap[str, SessionInfo] = ExpiringMap(ENDED_LIFE_S, MAX_ENDED)
-        self._backends: dict[str, BackendFactory] = {settings.backend: load_backend(settings.backend)}
+        self._backends: dict[str, BackendFactory] = load_backends(settings.backend)
+        self._finishing: set[asyncio.Task[None]] = set()
         self._hash_key = secrets.token_bytes(16)
         self._event_prefix = secrets.token_hex(4)
         self._events = 0
@@ -149,6 +151,20 @@ class SessionRegistry:
     def lost_events(self) -> int:
         """Events that could not be sent, of all sessions so far."""
         return self._past_lost_events + sum(session.events.dropped for session in self._sessions.values())
+
+    @property
+    def audio(self) -> Counter[str]:
+        """What happened to the audio of all sessions so far; see metrics.py."""
+        now = self.clock()
+        total = self._past_audio.copy()
+        for session in self._sessions.values():
+            total.update(_audio_counts(session, now))
+        return total
+
+    @property
+    def transaction_ids(self) -> int:
+        """How many ids of checks are remembered for all live sessions."""
+        return sum(len(session.participant.agent.memory) for session in self._sessions.values())
 
     @property
     def observers(self) -> int:
@@ -217,6 +233,7 @@ class SessionRegistry:
             metadata=request.metadata,
             traceparent=request.traceparent,
         )
+        check_session(facts)
         local = LocalDescription(
             ufrag=ufrag,
             pwd=password,
@@ -236,10 +253,11 @@ class SessionRegistry:
         return SessionCreated(session_id=session_id, answer=answer, ufrag=ufrag, load=self.load())
 
     def _factory(self, name: str) -> BackendFactory:
-        factory = self._backends.get(name)
-        if factory is None:
-            factory = self._backends[name] = load_backend(name)
-        return factory
+        try:
+            return self._backends[name]
+        except KeyError:
+            known = ", ".join(sorted(self._backends))
+            raise LocalError(f"there is no backend {name[:64]!r}", f"known here: {known}") from None
 
     def _stream_parameters(self, offer: Offer, kind: Any) -> StreamParameters:
         audio = offer.audio
@@ -343,7 +361,11 @@ class SessionRegistry:
         agent = session.participant.agent
         self._mux.remove(session, agent.ufrags, agent.addresses, session.sources)
         self._sessions.pop(session.facts.session_id, None)
+        if session.finished is not None:
+            self._finishing.add(session.finished)
+            session.finished.add_done_callback(self._finishing.discard)
         self._past_unsent += session.participant.unsent
+        self._past_audio.update(_audio_counts(session, self.clock()))
         self._past_lost_events += session.events.dropped
         assert session.end_reason is not None
         self.ended[session.end_reason] += 1
@@ -367,13 +389,28 @@ class SessionRegistry:
         await self._empty.wait()
 
     async def end_all(self, reason: EndReason) -> None:
-        """End all sessions and wait until their backends have let go."""
-        sessions = list(self._sessions.values())
-        for session in sessions:
+        """End all sessions and wait until all backends have let go, those of calls that ended before too."""
+        for session in tuple(self._sessions.values()):
             session.end(reason)
-        tasks = [session.finished for session in sessions if session.finished is not None]
-        if tasks:
-            await asyncio.wait(tasks)
+        if self._finishing:
+            # Each gives up by itself; one that holds on nevertheless must not hold up the process.
+            await asyncio.wait(self._finishing, timeout=2 * BACKEND_CLOSE_LIMIT_S + 1)
+
+
+def _audio_counts(session: Session, now: float) -> dict[str, int]:
+    stats = session.stream.stats(now)
+    return {
+        "received": stats.packets_received,
+        "sent": stats.packets_sent,
+        "lost": max(0, stats.lost),
+        "late": stats.late,
+        "recovered": stats.recovered,
+        "skipped": stats.skipped,
+        "refused": sum(stats.dropped.values()),
+        "concealed_ms": stats.concealed_ms,
+        "played_ms": stats.played_ms,
+        "unplayed_ms": stats.queue_dropped_ms,
+    }
 
 
 def _candidates(request: CreateSession) -> tuple[Candidate, ...]:

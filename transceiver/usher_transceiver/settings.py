@@ -64,7 +64,8 @@ class TransceiverSettings(ProgramSettings):
         default=0.0,
         ge=0,
         le=86_400,
-        description="seconds without speech either way and without events after which a call ends; 0: never",
+        description="seconds without speech either way (louder than -50 dBov) and without events of the client or of "
+        "observers after which a call ends; 0: never",
     )
     backend_start_limit: float = Field(
         default=10.0, gt=0, le=120, description="seconds a backend may take to get ready; people hang up after that"

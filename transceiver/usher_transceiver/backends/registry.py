@@ -3,15 +3,35 @@
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
+import structlog
+
 from usher_core.errors import LocalError
 from usher_transceiver.backends.protocol import BackendFactory
 
 GROUP: Final = "usher.backends"
 
+log = structlog.get_logger()
+
 
 def names() -> list[str]:
     """Return the names of all installed backends, sorted."""
     return sorted({entry.name for entry in entry_points(group=GROUP)})
+
+
+def load_backends(default: str) -> dict[str, BackendFactory]:
+    """Import all installed backends, by name. One that can't be imported is left out and logged.
+
+    Raises LocalError when `default` can't be had.
+    """
+    loaded = {default: load_backend(default)}
+    for name in names():
+        if name in loaded:
+            continue
+        try:
+            loaded[name] = load_backend(name)
+        except LocalError as error:
+            log.warning("a backend is left out", backend=name, error=str(error))
+    return loaded
 
 
 def load_backend(name: str) -> BackendFactory:

@@ -8,7 +8,7 @@ from collections import deque
 from typing import Final, NamedTuple, Protocol
 
 from usher_core.errors import RemoteError
-from usher_transceiver.media.codec import Encoder
+from usher_transceiver.media.codec import MAX_PACKET, Encoder
 from usher_transceiver.media.frame import FRAME_BYTES, FRAME_MS, SAMPLE_RATE, SILENCE
 from usher_transceiver.media.level import QUIETEST_DBOV, level_dbov
 from usher_transceiver.media.opus_packet import OPUS_CLOCK, packet_duration
@@ -112,10 +112,13 @@ class OpusFeed:
         return self._samples * 1000 // OPUS_CLOCK
 
     def play_opus(self, packet: bytes) -> int:
-        """Queue a packet and return the milliseconds accepted; what is not Opus counts as 0."""
+        """Queue a packet and return the milliseconds accepted; what is not Opus, or fits no datagram, counts as 0."""
         try:
             samples = packet_duration(packet)
         except RemoteError:
+            return 0
+        if len(packet) > MAX_PACKET:
+            self.dropped_ms += samples * 1000 // OPUS_CLOCK
             return 0
         if self._samples + samples > self._max_samples:
             self.dropped_ms += samples * 1000 // OPUS_CLOCK

@@ -15,14 +15,15 @@ from typing import Final
 from usher_transceiver.media.feed import Chunk, Feed
 from usher_transceiver.media.frame import FRAME_MS, FRAME_SECONDS
 from usher_transceiver.media.level import QUIETEST_DBOV
-from usher_transceiver.media.opus_packet import OPUS_CLOCK, dtx_packet
+from usher_transceiver.media.opus_packet import OPUS_CLOCK, dtx_packet, is_dtx
 from usher_transceiver.media.rtp import ONE_BYTE_PROFILE, one_byte_extension
 
 _FRAME: Final = OPUS_CLOCK * FRAME_MS // 1000
 _DTX_INTERVAL: Final = 20  # ticks: 400 ms, as libopus (RFC 6716 section 2.1.9)
 _DTX_OPENING: Final = 3
 _VOICE: Final = 0x80  # RFC 6464 section 3: the V bit
-_VOICE_DBOV: Final = -50.0
+VOICE_DBOV: Final = -50.0
+"""Below it is what a room sounds like when nobody speaks."""
 _HEADER: Final = struct.Struct("!BBHII")
 _EXTENSION: Final = struct.Struct("!HH")
 
@@ -44,6 +45,8 @@ class RtpSender:
     ) -> None:
         self.packets = 0
         self.octets = 0
+        self.spoken = 0
+        """Packets with something to hear in them."""
         self._ssrc = ssrc
         self._payload_type = payload_type
         self._scale = OPUS_CLOCK // clock_rate
@@ -97,6 +100,9 @@ class RtpSender:
         self._talking = True
         self._silent_ticks = 0
         self._last_payload = chunk.payload
+        # Without a decoder nobody knows the level; what is no DTX is taken for speech.
+        is_heard = not is_dtx(chunk.payload) if chunk.level_dbov is None else chunk.level_dbov > VOICE_DBOV
+        self.spoken += is_heard
         self._due = max(self._due, self._media)
         packet = self._packet(chunk, self._due, marker=marker)
         self._due += chunk.samples
@@ -118,7 +124,7 @@ class RtpSender:
     def _packet(self, chunk: Chunk, media: int, *, marker: bool) -> bytes:
         extension = self._without_level
         if chunk.level_dbov is not None and self._extension_ids[1] is not None:
-            level = -round(chunk.level_dbov) | (_VOICE if chunk.level_dbov > _VOICE_DBOV else 0)
+            level = -round(chunk.level_dbov) | (_VOICE if chunk.level_dbov > VOICE_DBOV else 0)
             extension = self._with_level[:5] + bytes((level,)) + self._with_level[6:]
         header = _HEADER.pack(
             0x90 if extension else 0x80,

@@ -147,6 +147,11 @@ class AudioStream:
         """Audio sent since the call began, silence between not counted."""
         return self._feed.played_ms
 
+    @property
+    def spoken(self) -> int:
+        """Packets sent that have something to hear in them."""
+        return self._sender.spoken
+
     def on_rtp(self, now: float, packet: bytes) -> None:
         """Take a decrypted, authenticated RTP packet; never raises."""
         self._receiver.on_packet(now, packet)

@@ -39,12 +39,13 @@ class TransceiverKeys:
         self._wall = wall
         self._file = WatchedFile(path, self._parse, "key file", fix="make one with `usher keys new`")
         self._active = self._file.value.hop.active(wall())
-        self.make_ufrag(lambda _: False)  # Fails now rather than at the first call.
 
     def _parse(self, text: str) -> _Rings:
         parsed = parse_key_file(text)
         rings = _Rings(IceKeyRing(parsed.ice), HopKeyRing(parsed.hop))
-        rings.hop.active(self._wall())  # A file without an active key is a broken one.
+        # A file without a key to use now is a broken one: it fails here, and not at the next call.
+        rings.hop.active(self._wall())
+        rings.ice.make(self._route, secrets.token_bytes(RANDOM_LENGTH), self._wall())
         return rings
 
     def refresh(self) -> None:
