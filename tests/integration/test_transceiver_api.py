@@ -307,6 +307,22 @@ async def test_an_observer_that_sends_too_much_is_dropped_and_the_call_goes_on(t
         assert running.transceiver.sessions.observers_dropped == {"too_many_events": 2}
 
 
+async def test_an_observer_that_exceeds_what_the_call_takes_is_dropped_and_the_call_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig(tmp_path) as running:
+        created = await running.create(offer())
+        session = running.transceiver.sessions.get(created["session_id"])
+        assert session is not None
+        monkeypatch.setattr(session, "take_message", lambda _text: False)
+        async with observe(running, created["session_id"]) as socket:
+            await socket.send('{"type": "x"}')
+            assert await closed_with(socket) == (1008, "too_many_events")
+        assert session.state == "new"
+        session.on_message('{"type": "x"}')
+        assert session.end_reason == "abuse"
+
+
 @pytest.mark.parametrize(
     "message,close", [(b"binary", (1003, "text_expected")), ("x" * (MAX_EVENT_BYTES + 1), (1009, None))]
 )

@@ -2,7 +2,8 @@
 
 Rules:
 * An observer never makes a call wait. One that reads too slowly is dropped: 1013 `too_slow`.
-* One that sends too much is dropped: 1008 `too_many_events`. The loop that reads it carries everybody's audio.
+* One that sends too much is dropped: 1008 `too_many_events`. The loop that reads it carries everybody's audio. It is
+  dropped, and the call goes on, also where a client that did the same would lose its call.
 * When the call ends it gets what still waits, and then 1000 with the reason of the end.
 """
 
@@ -107,11 +108,11 @@ class SocketObserver:
                 self._close = NOT_TEXT
                 return True
             now = self._clock()
-            if not (self._events.take(now) and self._bytes.take(now, len(text))):
+            is_few = self._events.take(now) and self._bytes.take(now, len(text))
+            if not (is_few and session.take_message(text)):
                 self._close = TOO_MANY_EVENTS
                 self._counts[TOO_MANY_EVENTS[1]] += 1
                 return True
-            session.on_message(text)
 
     async def _write(self) -> None:
         while (text := await self._queue.get()) is not None:
