@@ -25,7 +25,7 @@ log = structlog.get_logger()
 
 PROBES = frozenset(("/livez", "/readyz", "/metrics"))
 ANSWER_STARTS = frozenset(("http.response.start", "websocket.http.response.start"))
-QUIET_ROUTES = PROBES | {"/", "/assets"}
+QUIET_ROUTES = PROBES | {"/", "/fleet", "/assets"}
 SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; connect-src 'self'; object-src 'none'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'",

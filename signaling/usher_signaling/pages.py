@@ -1,4 +1,4 @@
-"""The demo page: static files beside this module, at `/` and `/assets/`."""
+"""The demo page and the fleet page: static files beside this module, at `/`, `/fleet` and `/assets/`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,16 @@ class _Assets(StaticFiles):
 
 
 def add_pages(app: FastAPI) -> None:
-    """Serve the demo page."""
+    """Serve the pages. They hold nothing: what they show comes over the API, with the key of who looks."""
 
     async def index() -> Response:
         """The demo page."""
         return FileResponse(DIRECTORY / "index.html", headers={"Cache-Control": "no-cache"})
 
+    async def fleet() -> Response:
+        """The fleet page."""
+        return FileResponse(DIRECTORY / "fleet.html", headers={"Cache-Control": "no-cache"})
+
     app.add_api_route("/", index, methods=["GET", "HEAD"], include_in_schema=False)
+    app.add_api_route("/fleet", fleet, methods=["GET", "HEAD"], include_in_schema=False)
     app.mount("/assets", _Assets(directory=DIRECTORY), name="assets")

@@ -1,7 +1,8 @@
 // The HTTP side of a call: place it, ask about it, end it. Nothing here knows WebRTC.
 import { Problem } from "./problems.js";
 
-const CALLS = new URL("v1/realtime/calls", document.baseURI);
+const API = new URL("v1/", document.baseURI);
+export const CALLS = new URL("realtime/calls", API);
 const ANSWER_WITHIN_MS = 15_000;
 
 const authorization = (key) => (key ? { Authorization: `Bearer ${key}` } : {});
@@ -18,25 +19,68 @@ async function refusal(response, key) {
   return new Problem(codes[response.status] ?? "server", detail);
 }
 
-/** POST the offer; {answer, url} of the new call. Throws Problem, or AbortError once `signal` fires. */
-export async function placeCall(offer, key, signal) {
+/** POST to the API. Throws Problem, or AbortError once `signal` fires. */
+async function post(url, type, body, bearer, key, signal) {
   const late = AbortSignal.timeout(ANSWER_WITHIN_MS);
   try {
-    const response = await fetch(CALLS, {
+    const response = await fetch(url, {
       method: "POST",
-      headers: { "Content-Type": "application/sdp", ...authorization(key) },
-      body: offer,
+      headers: { "Content-Type": type, ...authorization(bearer) },
+      body,
       cache: "no-store",
       signal: AbortSignal.any([signal, late]),
     });
-    if (response.status !== 201) throw await refusal(response, key);
-    const location = response.headers.get("Location");
-    return { answer: await response.text(), url: location && new URL(location, response.url) };
+    if (!response.ok) throw await refusal(response, key);
+    return { text: await response.text(), location: response.headers.get("Location"), from: response.url };
   } catch (error) {
     if (error instanceof Problem || signal.aborted) throw error;
     if (late.aborted) throw new Problem("answer-late", `no answer within ${ANSWER_WITHIN_MS / 1000} s`);
-    throw new Problem("network", `${CALLS.origin}: ${error.message}`);
+    throw new Problem("network", `${url.origin}: ${error.message}`);
   }
+}
+
+/**
+ * An ephemeral secret for one call. In a web application your server asks for it, with the API key that the page never
+ * sees, and fixes the session in it. Here the page is that server too.
+ */
+export async function mintSecret(session, key, signal) {
+  const { text } = await post(new URL("realtime/client_secrets", API), "application/json", JSON.stringify({ session }), key, key, signal);
+  return JSON.parse(text).value;
+}
+
+/** POST the offer with an ephemeral secret; {answer, url} of the new call. */
+export async function placeCall(offer, secret, key, signal) {
+  const { text, location, from } = await post(CALLS, "application/sdp", offer, secret, key, signal);
+  return { answer: text, url: location && new URL(location, from) };
+}
+
+/** Names of the backends that a caller may choose; empty when the server does not tell. */
+export async function listBackends(key) {
+  try {
+    const response = await fetch(new URL("models", API), { headers: authorization(key), cache: "no-store" });
+    return response.ok ? (await response.json()).data.map(({ id }) => id) : [];
+  } catch {
+    return [];
+  }
+}
+
+/** Relays and transceivers as the server sees them. Throws Problem. */
+export async function readFleet(key) {
+  let response;
+  try {
+    response = await fetch(new URL("fleet", API), { headers: authorization(key), cache: "no-store" });
+  } catch (error) {
+    throw new Problem("network", `${API.origin}: ${error.message}`);
+  }
+  if (!response.ok) throw await refusal(response, key);
+  return await response.json();
+}
+
+/** A WebSocket beside a call, as your server would open it: it sees the events and may send some. */
+export function openSideBand(callId, key) {
+  const url = new URL(`realtime?call_id=${encodeURIComponent(callId)}`, API);
+  url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
+  return new WebSocket(url, ["realtime", ...(key ? [`openai-insecure-api-key.${key}`] : [])]);
 }
 
 /** What the server tells about the call, or null: it is information only, a call goes on without it. */

@@ -1,5 +1,5 @@
 // One WebRTC call: microphone in, one peer connection, one data channel. Knows nothing of the page around it.
-import { hangUp, placeCall } from "./api.js";
+import { hangUp, mintSecret, placeCall } from "./api.js";
 import { microphoneProblem, Problem } from "./problems.js";
 
 // The server forgets a call whose first packet has not come after 15 s.
@@ -18,14 +18,17 @@ const CHECK_FIRST_AUDIO_MS = 10;
 export class Call extends EventTarget {
   #key;
   #raw;
+  #session;
   #abort = new AbortController();
   #timers = new Set();
   #reached = new Set();
   #ended = false;
 
-  constructor({ key = "", raw = false } = {}) {
+  /** session: what the server is asked for, such as {type: "realtime", model: "echo"}. */
+  constructor({ key = "", raw = false, session = { type: "realtime" } } = {}) {
     super();
     this.#key = key;
+    this.#session = session;
     this.#raw = raw;
     this.url = null;
     this.microphone = null;
@@ -86,9 +89,11 @@ export class Call extends EventTarget {
     for (const track of this.microphone.getTracks()) pc.addTrack(track, this.microphone);
     this.#openChannel(pc.createDataChannel("oai-events"));
 
+    const secret = await mintSecret(this.#session, this.#key, this.#abort.signal);
+    if (this.#ended) return;
     await pc.setLocalDescription(await pc.createOffer());
     this.#stage("offer");
-    const { answer, url } = await placeCall(pc.localDescription.sdp, this.#key, this.#abort.signal);
+    const { answer, url } = await placeCall(pc.localDescription.sdp, secret, this.#key, this.#abort.signal);
     this.url = url;
     this.#stage("answer");
     if (this.#ended) {

@@ -1,10 +1,11 @@
 // Wires the call to the page.
-import { describeCall } from "./api.js";
+import { CALLS, describeCall, listBackends, openSideBand } from "./api.js";
 import { Call } from "./call.js";
 import { EventLog } from "./events.js";
 import { Level, loudness, Wave } from "./meters.js";
 import { endingInWords, missing } from "./problems.js";
 import { StatsReader } from "./stats.js";
+import * as snippet from "./snippet.js";
 import * as view from "./view.js";
 
 const KEY_SLOT = "usher-api-key";
@@ -14,6 +15,7 @@ const MOST_READINGS = 60;
 
 const $ = (id) => document.getElementById(id);
 const log = new EventLog($("events"));
+const sideLog = new EventLog($("side-events"));
 const waves = { you: new Wave($("you-wave"), "right"), reply: new Wave($("reply-wave"), "left") };
 
 /** One call as this page shows it, from the press of the button to the end. */
@@ -27,10 +29,12 @@ class Visit {
   #timer = 0;
   #frame = 0;
   #meterText = 0;
+  #sideBand = null;
   #key = sessionStorage.getItem(KEY_SLOT) ?? "";
 
   constructor(onEnd) {
-    this.#call = new Call({ key: this.#key, raw: $("raw").checked });
+    const model = $("backend").value;
+    this.#call = new Call({ key: this.#key, raw: $("raw").checked, session: { type: "realtime", ...(model && { model }) } });
     const on = (type, handle) => this.#call.addEventListener(type, ({ detail }) => handle(detail));
     on("microphone", (stream) => this.#onMicrophone(stream));
     on("stage", ({ name, at }) => this.#onStage(name, at));
@@ -53,6 +57,22 @@ class Visit {
 
   hangUp() {
     this.#call.hangUp();
+  }
+
+  /** Opens or closes a WebSocket beside the call. */
+  toggleSideBand() {
+    if (this.#sideBand) return this.#sideBand.close();
+    const callId = this.#call.url.pathname.split("/").at(-1);
+    const socket = (this.#sideBand = openSideBand(callId, this.#key));
+    sideLog.restart(performance.now());
+    view.showSideBand(true);
+    socket.addEventListener("open", () => sideLog.note("side-band open"));
+    socket.addEventListener("message", ({ data }) => sideLog.message("in", data));
+    socket.addEventListener("close", ({ code, reason }) => {
+      sideLog.note(`side-band closed: ${[code, reason].filter(Boolean).join(" ")}`);
+      this.#sideBand = null;
+      view.showSideBand(false);
+    });
   }
 
   toggleMute() {
@@ -102,6 +122,7 @@ class Visit {
 
   #onLive() {
     view.showPhase("live");
+    view.offerSideBand(Boolean(this.#call.url));
     view.lightPath("audio" in this.#stages ? "backend" : "transceiver");
     this.#stats = new StatsReader(this.#call.connection);
     this.#timer = setInterval(() => this.#readStats(), STATS_EVERY_MS);
@@ -166,6 +187,7 @@ class Visit {
     }
     view.showHalo(0);
     view.lightPath(null);
+    view.offerSideBand(false);
     view.showPhase(phaseAfter(problem, byServer));
     log.note(problem ? `ended: ${problem.code ?? problem}` : byServer ? "the server ended the call" : "call ended");
     if (problem) fail(problem);
@@ -210,18 +232,29 @@ function press() {
   visit.start();
 }
 
+async function offerBackends() {
+  const chosen = $("backend").value;
+  view.showBackends(await listBackends(sessionStorage.getItem(KEY_SLOT) ?? ""), chosen);
+  snippet.show($("snippet"), CALLS, $("backend").value);
+}
+
 $("talk").addEventListener("click", press);
+$("side-band").addEventListener("click", () => visit?.toggleSideBand());
+$("backend").addEventListener("change", () => snippet.show($("snippet"), CALLS, $("backend").value));
+$("copy").addEventListener("click", async () => view.showCopied(await snippet.copy($("snippet"))));
 $("mute").addEventListener("click", () => visit?.toggleMute());
 $("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
   sessionStorage.setItem(KEY_SLOT, $("key").value.trim());
   $("key").value = "";
+  offerBackends();
   press();
 });
 // Frees the seat at once when the tab goes away.
 window.addEventListener("pagehide", () => visit?.hangUp());
 
 view.showPhase("idle");
+offerBackends();
 const obstacle = missing();
 if (obstacle) {
   $("talk").disabled = true;

@@ -28,7 +28,7 @@ export function showPhase(phase) {
   $("talk-label").textContent = action;
   $("talk-caption").textContent = action;
   $("mute").hidden = phase !== "live";
-  $("raw").disabled = ["asking", "connecting", "live"].includes(phase);
+  for (const choice of ["raw", "backend"]) $(choice).disabled = ["asking", "connecting", "live"].includes(phase);
   $("clock").hidden = phase !== "live";
 }
 
@@ -56,6 +56,26 @@ export function hideProblem() {
 export function askForKey(show) {
   $("key-form").hidden = !show;
   if (show) $("key").focus();
+}
+
+/** names: what a caller may choose. With fewer than two there is nothing to choose. */
+export function showBackends(names, chosen) {
+  $("backend").replaceChildren(...names.map((name) => new Option(name, name, false, name === chosen)));
+  $("backend-choice").hidden = names.length < 2;
+}
+
+export function offerSideBand(possible) {
+  $("side-band").hidden = !possible;
+}
+
+export function showSideBand(open) {
+  $("side-band").setAttribute("aria-pressed", String(open));
+  $("side-band").textContent = open ? "Close the side-band" : "Look on by side-band";
+  $("side-view").hidden = !open && $("side-events").childElementCount === 0;
+}
+
+export function showCopied(copied) {
+  $("copied").textContent = copied ? "Copied." : "Your browser does not allow it here: select the text and copy it.";
 }
 
 export function showMuted(muted) {

@@ -1,0 +1,97 @@
+// The fleet page: reads /v1/fleet every second and shows it.
+import { readFleet } from "./api.js";
+import { inWords } from "./problems.js";
+
+const KEY_SLOT = "usher-api-key";
+const EVERY_MS = 1000;
+
+const $ = (id) => document.getElementById(id);
+const count = new Intl.NumberFormat("en");
+
+function cell(content, className = "") {
+  const made = document.createElement("td");
+  if (className) made.className = className;
+  made.append(content);
+  return made;
+}
+
+function tag(text, kind = "") {
+  const made = document.createElement("span");
+  made.className = `tag ${kind}`;
+  made.textContent = text;
+  return made;
+}
+
+function row(name, cells) {
+  const made = document.createElement("tr");
+  const head = document.createElement("th");
+  head.scope = "row";
+  head.className = "route";
+  head.textContent = name;
+  made.append(head, ...cells);
+  return made;
+}
+
+const known = (value, text = (v) => count.format(v)) => (value === null || value === undefined ? "–" : text(value));
+
+function transceiver({ route, region, live, placeable, draining, sessions, max_sessions, reported_s }) {
+  const full = sessions !== null && sessions >= max_sessions;
+  const state = !live && !draining ? tag("silent", "bad") : draining ? tag("draining", "bad") : !placeable ? tag("closed") : full ? tag("full", "bad") : tag("live", "good");
+  const meter = document.createElement("meter");
+  Object.assign(meter, { min: 0, max: max_sessions ?? 1, value: sessions ?? 0 });
+  meter.setAttribute("aria-label", `sessions of ${route}`);
+  return row(route, [cell(region || "–"), cell(state), cell(known(sessions, (v) => `${v} of ${max_sessions}`)), cell(meter), cell(known(reported_s, (v) => `${v.toFixed(1)} s ago`))]);
+}
+
+function relay({ address, ready, reason, flows, packets, drops }) {
+  return row(address, [cell(ready ? tag("ready", "good") : tag(reason || "not ready", "bad")), cell(known(flows)), cell(known(packets)), cell(known(drops))]);
+}
+
+function show({ transceivers, relays }) {
+  $("transceivers").replaceChildren(...transceivers.map(transceiver));
+  $("relays").replaceChildren(...relays.map(relay));
+  $("no-transceivers").hidden = transceivers.length > 0;
+  $("no-relays").hidden = relays.length > 0;
+  const sessions = transceivers.reduce((sum, { sessions: held }) => sum + (held ?? 0), 0);
+  document.body.dataset.phase = "live";
+  $("status").textContent = `${sessions} ${sessions === 1 ? "call" : "calls"}`;
+  $("problem").hidden = true;
+  $("key-form").hidden = true;
+}
+
+function fail(problem) {
+  const needsKey = ["key-needed", "key-refused"].includes(problem.code);
+  const { title, advice, detail } = inWords(problem);
+  $("problem-title").textContent = title;
+  $("problem-advice").textContent = advice;
+  $("problem-detail").textContent = detail;
+  $("problem").hidden = problem.code === "key-needed";
+  if (needsKey && $("key-form").hidden) {
+    $("key-form").hidden = false;
+    $("key").focus();
+  }
+  document.body.dataset.phase = needsKey ? "locked" : "failed";
+  $("status").textContent = needsKey ? "API key needed" : "Out of reach";
+  return !needsKey;
+}
+
+async function follow() {
+  let goOn = true;
+  while (goOn) {
+    try {
+      show(await readFleet(sessionStorage.getItem(KEY_SLOT) ?? ""));
+    } catch (problem) {
+      goOn = fail(problem);
+    }
+    await new Promise((resolve) => setTimeout(resolve, EVERY_MS));
+  }
+}
+
+$("key-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  sessionStorage.setItem(KEY_SLOT, $("key").value.trim());
+  $("key").value = "";
+  follow();
+});
+
+follow();
