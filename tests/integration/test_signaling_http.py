@@ -24,7 +24,7 @@ SDP = {"Content-Type": "application/sdp"}
         ("GET", "/assets/nothing.js", 404, "not_found"),
         ("GET", "/assets/../settings.py", 404, "not_found"),
         ("GET", "/docs", 404, "not_found"),
-        ("GET", CALLS, 405, "method_not_allowed"),
+        ("PATCH", CALLS, 405, "method_not_allowed"),
         ("PUT", CALLS, 405, "method_not_allowed"),
         ("DELETE", f"{CALLS}/rtc_x", 405, "method_not_allowed"),
         ("BREW", CALLS, 405, "method_not_allowed"),
@@ -47,7 +47,7 @@ async def test_every_error_has_the_documented_shape(
 async def test_405_names_every_method_of_the_path(tmp_path: Path) -> None:
     async with signaling(tmp_path) as stack:
         for path, allowed in (
-            (CALLS, "OPTIONS, POST"),
+            (CALLS, "GET, OPTIONS, POST"),
             ("/whip/x", "DELETE, OPTIONS, PATCH"),
             ("/", "GET, HEAD, OPTIONS"),
         ):
