@@ -142,7 +142,7 @@ def transceiver_metrics() -> list[Metric]:
         drops=once_each(reasons | keys_of(mux, "drops")),
         checks=once_each(CheckOutcome),
         reports=once_each(keys_of(mux, "reports")),
-        joiner=SimpleNamespace(expired=0, overflowed=0),
+        joiner=SimpleNamespace(joined=0, expired=0, overflowed=0),
     )
     failures = keys_of(hop_socket, "send_failures") | called_with(hop_socket, "get", 1)
     socket: Any = SimpleNamespace(

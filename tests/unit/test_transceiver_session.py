@@ -16,6 +16,7 @@ from tests.direct_rig import DirectRig, FakeBackend
 from tests.ice_checks import path
 from tests.raw_client import RawClient
 from tests.virtual_loop import run_virtual
+from usher_core.datagram import DatagramClass, classify
 from usher_core.errors import LocalError, RemoteError
 from usher_transceiver.backends import registry
 from usher_transceiver.media.choose_codec import load_codec
@@ -455,5 +456,47 @@ def test_what_happened_to_audio_is_still_counted_after_the_call(tmp_path: Path) 
         after = rig.sessions.audio
         assert (after["received"], after["lost"]) == (6, 3)
         assert len(rig.sessions) == 0
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("report_after,heard_at", [(None, 17.0), (0.5, 13.0)], ids=["checks only", "an RTCP report"])
+def test_a_client_that_sends_no_audio_is_heard_again_at_its_new_port(
+    tmp_path: Path, report_after: float | None, heard_at: float
+) -> None:
+    # docs/wire.md section 6: the last check from the old port is at 10.0, the first from the new one at 12.5.
+    async def scenario(rig: DirectRig, client: RawClient) -> None:
+        await client.connect()
+        await asyncio.sleep(0.5)
+        came: list[float] = []
+        new = path(4000)
+        start = rig.clock()
+
+        def on_datagram(payload: bytes) -> None:
+            if classify(payload) is DatagramClass.RTP:
+                came.append(rig.clock() - start)
+
+        rig.relay.sinks[new] = on_datagram
+        call = rig.backends[0].call
+        assert call is not None
+        assert client.srtp is not None
+        client.speak()  # Until something has authenticated, nomination is free.
+
+        async def speak() -> None:
+            while True:
+                call.play(b"\x10\x20" * 480)
+                await asyncio.sleep(0.02)
+
+        speaking = asyncio.create_task(speak())
+        for tick in range(9):
+            client.check(at=client.path if tick <= 4 else new, nominate=True)
+            if tick == 5 and report_after is not None:
+                await asyncio.sleep(report_after)
+                client.send(client.srtp.protect(build_report(Report(1, ())) + build_cname(1, "client")), at=new)
+                await asyncio.sleep(2.5 - report_after)
+            else:
+                await asyncio.sleep(2.5)
+        speaking.cancel()
+        assert came[0] == pytest.approx(heard_at, abs=0.05)
 
     play(tmp_path, scenario)

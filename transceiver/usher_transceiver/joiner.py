@@ -27,6 +27,7 @@ class Joiner:
     """Holds first or second halves until the other one comes."""
 
     def __init__(self) -> None:
+        self.joined = 0
         self.expired = 0
         self.overflowed = 0
         self._halves: dict[tuple[Any, ...], _Half] = {}
@@ -47,6 +48,7 @@ class Joiner:
         is_last = bool(record.flags & RecordFlag.LAST_PART)
         other = self._halves.pop(key, None)
         if other is not None and other.is_last != is_last:
+            self.joined += 1
             return other.payload + record.payload if is_last else record.payload + other.payload
         if len(self._halves) >= MAX_WAITING:
             self._halves.pop(next(iter(self._halves)))

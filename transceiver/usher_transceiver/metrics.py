@@ -87,6 +87,7 @@ class TransceiverCollector(Collector):
         remembered = self._sessions.transaction_ids
         yield _gauge("transaction_ids", "Ids of checks remembered for live sessions", remembered)
         yield _gauge("client_paths", "Client addresses that belong to a session", mux.paths)
+        yield _counter("split_joined", "Datagrams put together from two halves", mux.joiner.joined)
         yield _counter("split_expired", "Halves of datagrams whose other half did not come", mux.joiner.expired)
         yield _counter("split_overflowed", "Halves that had to make room", mux.joiner.overflowed)
         yield _gauge("hop_time_offset_seconds", "How far the last relay's clock is ahead", mux.time_offset_ms / 1000)
