@@ -152,13 +152,28 @@ def test_the_spelling_of_opus_is_kept(codec: str) -> None:
     parsed = parse_offer(offer(audio(codec=(f"a=rtpmap:111 {codec}",)), session=()))
     assert f"a=rtpmap:111 {codec}\r\n" in build_answer(parsed, LOCAL)
     assert parsed.audio.clock_rate == int(codec.split("/")[1])
-    assert parsed.audio.channels == int((*codec.split("/"), "1")[2])
 
 
 def test_the_clients_preferred_opus_is_taken() -> None:
     codecs = ("a=rtpmap:111 opus/48000/2", "a=rtpmap:96 opus/16000/1", "a=fmtp:96 stereo=0", "a=fmtp:111 stereo=1")
     parsed = parse_offer(offer(audio(media="m=audio 9 UDP/TLS/RTP/SAVPF 72 0 96 111", codec=codecs), session=()))
     assert (parsed.audio.payload_type, parsed.audio.fmtp) == (96, "stereo=0")
+
+
+@pytest.mark.parametrize(
+    "fmtp,most",
+    [
+        ("minptime=10;maxaveragebitrate=20000", 20_000),
+        ("maxaveragebitrate=20000; useinbandfec=1", 20_000),
+        ("xmaxaveragebitrate=20000", None),
+        ("maxaveragebitrate=much", None),
+        ("maxaveragebitrate=" + "9" * 5000, None),
+        ("useinbandfec=1", None),
+    ],
+)
+def test_the_most_that_a_client_wants_to_get_is_read(fmtp: str, most: int | None) -> None:
+    parsed = parse_offer(offer(audio(codec=("a=rtpmap:111 opus/48000/2", f"a=fmtp:111 {fmtp}")), session=()))
+    assert parsed.audio.max_bitrate == most
 
 
 def test_an_opus_payload_type_that_looks_like_rtcp_is_passed_over() -> None:

@@ -15,7 +15,7 @@ import re
 import secrets
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from usher_core.errors import LocalError, RemoteError
@@ -38,7 +38,7 @@ from usher_transceiver.certificate import Certificate
 from usher_transceiver.dtls import Dtls
 from usher_transceiver.expiring import ExpiringMap
 from usher_transceiver.ice import Generation, IceAgent
-from usher_transceiver.media.codec import Codec, EncoderSettings
+from usher_transceiver.media.codec import MIN_BITRATE, Codec, EncoderSettings
 from usher_transceiver.media.stream import StreamParameters
 from usher_transceiver.media.ticker import Ticker
 from usher_transceiver.mux import Mux
@@ -270,7 +270,7 @@ class SessionRegistry:
             mid_extension_id=audio.mid_extension_id,
             level_extension_id=audio.level_extension_id,
             kind=kind,
-            encoder=self._settings.encoder,
+            encoder=_encoder_for(audio.max_bitrate, self._settings.encoder),
         )
 
     def _add(self, facts: CallFacts, generation: Generation, backend: Any) -> None:
@@ -395,6 +395,11 @@ class SessionRegistry:
         if self._finishing:
             # Each gives up by itself; one that holds on nevertheless must not hold up the process.
             await asyncio.wait(self._finishing, timeout=2 * BACKEND_CLOSE_LIMIT_S + 1)
+
+
+def _encoder_for(most: int | None, encoder: EncoderSettings) -> EncoderSettings:
+    # RFC 7587 section 6.1: maxaveragebitrate is a bound on what we send.
+    return encoder if most is None else replace(encoder, bitrate=min(encoder.bitrate, max(most, MIN_BITRATE)))
 
 
 def _audio_counts(session: Session, now: float) -> dict[str, int]:

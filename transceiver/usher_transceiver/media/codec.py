@@ -5,6 +5,9 @@ from typing import Literal, Protocol
 
 from usher_core.errors import LocalError
 
+MIN_BITRATE = 6_000
+"""bit/s; the least that Opus does (RFC 7587 section 3.1.1)."""
+
 
 @dataclass(frozen=True, slots=True)
 class EncoderSettings:
@@ -20,7 +23,7 @@ class EncoderSettings:
     """Nothing above 8 kHz, for devices that decode at 16 kHz."""
 
     def __post_init__(self) -> None:
-        if not 6_000 <= self.bitrate <= 128_000:
+        if not MIN_BITRATE <= self.bitrate <= 128_000:
             raise LocalError(f"an Opus bitrate of {self.bitrate} bit/s was asked for", "choose 6000 to 128000")
         if not 0 <= self.complexity <= 10:
             raise LocalError(f"an Opus complexity of {self.complexity} was asked for", "choose 0 to 10")

@@ -1,5 +1,6 @@
 """What an offer said and what an answer needs: plain values, no behaviour."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -10,6 +11,8 @@ DtlsRole = Literal["client", "server"]
 
 AUDIO_LEVEL_URI = "urn:ietf:params:rtp-hdrext:ssrc-audio-level"  # RFC 6464
 MID_URI = "urn:ietf:params:rtp-hdrext:sdes:mid"  # RFC 9143 §15
+
+_MAX_BITRATE = re.compile(r"(?:^|;)\s*maxaveragebitrate=([0-9]{1,6})\s*(?:;|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,6 @@ class AudioSection:
     payload_type: int
     codec: str
     clock_rate: int
-    channels: int
     fmtp: str
     direction: Direction
     rtcp_mux: bool
@@ -51,6 +53,12 @@ class AudioSection:
     def sends(self) -> bool:
         """Whether we send audio."""
         return self.direction in ("sendrecv", "sendonly")
+
+    @property
+    def max_bitrate(self) -> int | None:
+        """The most bit/s that the client wants to get, None where it does not say (`maxaveragebitrate`)."""
+        match = _MAX_BITRATE.search(self.fmtp)
+        return int(match[1]) if match else None
 
     @property
     def level_extension_id(self) -> int | None:

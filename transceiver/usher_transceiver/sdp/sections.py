@@ -92,7 +92,6 @@ def read_audio(section: OfferedSection) -> AudioSection:
         payload_type=int(payload_type),
         codec=opus[2],
         clock_rate=int(opus[3]),
-        channels=int(opus[4] or 1),
         fmtp=next((match[2] for match in fmtp if match and match[1] == payload_type), ""),
         direction=_answered_direction(level),
         rtcp_mux=bool(level.own("rtcp-mux")),
