@@ -104,7 +104,7 @@ class Trickle(_Model):
 class SessionPath(_Model):
     """How a call travels, for support and the demo page."""
 
-    relay: str | None = Field(default=None, description="HOST:PORT of the listener in use, where it has one advertised address")
+    relay: str | None = Field(default=None, description="HOST:PORT of the listener in use, where it has one address")
     listener: int | None = None
     cluster: int
     pod: int

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Literal, TextIO
+from typing import Literal, Protocol
 
 import structlog
 
 
-def configure(log_format: Literal["console", "json"], level: str, stream: TextIO = sys.stderr) -> None:
+class Stream(Protocol):
+    """What a log is written to."""
+
+    def write(self, text: str, /) -> int:
+        """Write some text."""
+
+    def flush(self) -> None:
+        """Let it go."""
+
+
+def configure(log_format: Literal["console", "json"], level: str, stream: Stream = sys.stderr) -> None:
     """Send the log of usher and of its libraries to a stream. Called once, by the program's `run`."""
     shared: list[structlog.types.Processor] = [
         structlog.contextvars.merge_contextvars,

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from usher_cli.up.child import MAX_LINE, ChildProcess, LogWriter, start, usher_command
+from usher_cli.up.child import MAX_LINE, ChildProcess, start, usher_command
+from usher_cli.up.log_writer import LogWriter
 
 LEASHED_SLEEPER = "import sys, time; from usher_cli.up.leashed import die_with_parent; die_with_parent({}); "
 

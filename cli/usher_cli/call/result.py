@@ -131,13 +131,13 @@ def faults(findings: Findings, source: Source, sent_s: float, *, any_reply: bool
         return ["nothing was heard"]
     if any_reply:
         return _too_short(findings, MIN_HEARD_S)
+    wrong: list[str] = []
     if source.frequency is None:
-        wrong = _too_short(findings, MIN_FILE_SHARE * source.sounding_s(sent_s - LAG_S))
+        wrong += _too_short(findings, MIN_FILE_SHARE * source.sounding_s(sent_s - LAG_S))
         if findings.delay is None:
             wrong.append("what was heard does not follow what was sent; expect that with --any-reply only")
         return wrong
-    wrong: list[str] = []
-    if source.frequency is not None and not _is_frequency(findings.tone_hz, source.frequency):
+    if not _is_frequency(findings.tone_hz, source.frequency):
         wrong.append(f"heard {findings.tone_hz or 0:.0f} Hz, sent {source.frequency:.0f} Hz")
     if source.seconds is not None:
         return wrong + _too_short(findings, min(MIN_HEARD_S, source.seconds / 2))
