@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from playwright.async_api import Page, expect
@@ -12,6 +13,7 @@ from tests.browser.stack import Stack, end_on_server
 pytestmark = [pytest.mark.timed, pytest.mark.needs("chromium"), pytest.mark.asyncio(loop_scope="module")]
 
 LIVE = "body[data-phase=live]"
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 AXE_RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 
 
@@ -35,6 +37,16 @@ async def call_url(page: Page, usher: Stack) -> str:
     location = await (await answered.value).header_value("location")
     assert location is not None
     return usher.url + location
+
+
+async def axe_violations(page: Page) -> list[str]:
+    """What axe, already loaded into the page, complains about in light and in dark."""
+    found = []
+    for scheme in SCHEMES:
+        await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+        report = await page.evaluate("(rules) => axe.run({runOnly: rules})", AXE_RULES)
+        found += [f"{scheme}: {v['help']}: {[n['html'] for n in v['nodes']]}" for v in report["violations"]]
+    return found
 
 
 async def test_pressing_the_button_brings_the_tone_back_whole(page: Page, usher: Stack):
@@ -174,19 +186,11 @@ async def test_axe_finds_nothing_to_complain_about(page: Page, usher: Stack, nod
     await page.goto(usher.url)
     await page.evaluate((node_modules / "axe-core" / "axe.min.js").read_text())
 
-    async def violations() -> list[str]:
-        found = []
-        for scheme in ("light", "dark"):
-            await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-            report = await page.evaluate("(rules) => axe.run({runOnly: rules})", AXE_RULES)
-            found += [f"{scheme}: {v['help']}: {[n['html'] for n in v['nodes']]}" for v in report["violations"]]
-        return found
-
-    assert await violations() == []
+    assert await axe_violations(page) == []
     await press_and_wait(page)
-    assert await violations() == []
+    assert await axe_violations(page) == []
     await page.route(usher.calls_url, lambda route: route.abort())
     await page.get_by_role("button", name="Hang up").click()
     await page.get_by_role("button", name="Call again").click()
     await expect(page.get_by_role("alert")).to_be_visible()
-    assert await violations() == []
+    assert await axe_violations(page) == []

@@ -2,40 +2,56 @@
 
 import os
 from pathlib import Path
-from typing import Literal
 
 import pytest
 from playwright.async_api import Page, expect
 
 from tests.browser.stack import Stack
-from tests.browser.test_browser_page import start_call
+from tests.browser.test_browser_page import SCHEMES, start_call
 
 pytestmark = [pytest.mark.timed, pytest.mark.needs("chromium"), pytest.mark.asyncio(loop_scope="module")]
 
-SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
 
 
-async def test_pictures_of_the_page(page: Page, usher: Stack, tmp_path: Path):
-    folder = Path(os.environ.get("USHER_SCREENSHOTS") or tmp_path)
+async def pictures(page: Page, folder: Path, name: str) -> None:
+    for scheme in SCHEMES:
+        await page.emulate_media(color_scheme=scheme)
+        for size, (width, height) in SIZES.items():
+            await page.set_viewport_size({"width": width, "height": height})
+            path = folder / f"{name}-{scheme}-{size}.png"
+            await page.screenshot(path=path, full_page=True, animations="disabled")
+            beyond = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
+            assert beyond <= 0, f"{path.name} scrolls sideways by {beyond} px"
 
-    async def pictures(name: str) -> None:
-        for scheme in SCHEMES:
-            await page.emulate_media(color_scheme=scheme)
-            for size, (width, height) in SIZES.items():
-                await page.set_viewport_size({"width": width, "height": height})
-                path = folder / f"{name}-{scheme}-{size}.png"
-                await page.screenshot(path=path, full_page=True, animations="disabled")
-                beyond = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
-                assert beyond <= 0, f"{path.name} scrolls sideways by {beyond} px"
 
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(os.environ.get("USHER_SCREENSHOTS") or tmp_path)
+
+
+async def test_pictures_of_the_page(page: Page, usher: Stack, folder: Path):
     await page.goto(usher.url)
-    await pictures("idle")
+    await expect(page.get_by_label("Backend")).to_be_visible()
+    await pictures(page, folder, "idle")
     await start_call(page, usher)
+    await page.get_by_role("button", name="Look on by side-band").click()
+    await expect(page.locator("#side-events [data-type='session.created']")).to_be_visible()
     await expect(page.locator("#clock")).to_have_text("0:04")
-    await pictures("in-call")
+    await pictures(page, folder, "in-call")
     await page.route(usher.calls_url, lambda route: route.fulfill(status=503))
     await page.get_by_role("button", name="Hang up").click()
     await page.get_by_role("button", name="Call again").click()
     await expect(page.get_by_role("alert")).to_be_visible()
-    await pictures("error")
+    await pictures(page, folder, "error")
+
+
+async def test_pictures_of_the_fleet(page: Page, usher: Stack, usher_with_key: Stack, folder: Path):
+    await page.goto(f"{usher.url}/fleet")
+    await expect(page.locator("#relays tr")).to_have_count(2)
+    await pictures(page, folder, "fleet")
+    await page.goto(f"{usher_with_key.url}/fleet")
+    await page.get_by_label("API key").fill("sk-not-this-one")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("alert")).to_be_visible()
+    await pictures(page, folder, "fleet-locked")

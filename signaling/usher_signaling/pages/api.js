@@ -7,20 +7,24 @@ const ANSWER_WITHIN_MS = 15_000;
 
 const authorization = (key) => (key ? { Authorization: `Bearer ${key}` } : {});
 
-async function refusal(response, key) {
-  let message = "";
+/** What a status means only where an offer was sent. */
+const OF_AN_OFFER = { 400: "offer", 413: "offer", 415: "offer", 422: "offer", 503: "no-transceiver" };
+
+async function refusal(response, key, more = {}) {
+  let said = {};
   try {
-    message = (await response.json()).error.message;
+    said = (await response.json()).error ?? {};
   } catch {
     // Not our JSON: a proxy answered. The status alone has to do.
   }
-  const detail = `HTTP ${response.status}${message ? `: ${message}` : ""}`;
-  const codes = { 400: "offer", 401: key ? "key-refused" : "key-needed", 403: "forbidden", 404: "no-server", 405: "no-server", 413: "offer", 415: "offer", 422: "offer", 429: "too-many", 503: "no-transceiver" };
+  const detail = `HTTP ${response.status}${said.message ? `: ${said.message}` : ""}`;
+  const forbidden = said.code === "api_key_required" ? "key-refused" : "forbidden";
+  const codes = { 401: key ? "key-refused" : "key-needed", 403: forbidden, 404: "no-server", 405: "no-server", 429: "too-many", ...more };
   return new Problem(codes[response.status] ?? "server", detail);
 }
 
-/** POST to the API. Throws Problem, or AbortError once `signal` fires. */
-async function post(url, type, body, bearer, key, signal) {
+/** POST to the API. Throws Problem, or AbortError once `signal` fires. `more`: problems of statuses here, beside the usual. */
+async function post(url, { type, body, bearer, key, signal, more }) {
   const late = AbortSignal.timeout(ANSWER_WITHIN_MS);
   try {
     const response = await fetch(url, {
@@ -30,7 +34,7 @@ async function post(url, type, body, bearer, key, signal) {
       cache: "no-store",
       signal: AbortSignal.any([signal, late]),
     });
-    if (!response.ok) throw await refusal(response, key);
+    if (!response.ok) throw await refusal(response, key, more);
     return { text: await response.text(), location: response.headers.get("Location"), from: response.url };
   } catch (error) {
     if (error instanceof Problem || signal.aborted) throw error;
@@ -44,13 +48,14 @@ async function post(url, type, body, bearer, key, signal) {
  * sees, and fixes the session in it. Here the page is that server too.
  */
 export async function mintSecret(session, key, signal) {
-  const { text } = await post(new URL("realtime/client_secrets", API), "application/json", JSON.stringify({ session }), key, key, signal);
+  const body = JSON.stringify({ session });
+  const { text } = await post(new URL("realtime/client_secrets", API), { type: "application/json", body, bearer: key, key, signal });
   return JSON.parse(text).value;
 }
 
 /** POST the offer with an ephemeral secret; {answer, url} of the new call. */
 export async function placeCall(offer, secret, key, signal) {
-  const { text, location, from } = await post(CALLS, "application/sdp", offer, secret, key, signal);
+  const { text, location, from } = await post(CALLS, { type: "application/sdp", body: offer, bearer: secret, key, signal, more: OF_AN_OFFER });
   return { answer: text, url: location && new URL(location, from) };
 }
 

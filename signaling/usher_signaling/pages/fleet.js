@@ -47,6 +47,11 @@ function relay({ address, ready, reason, flows, packets, drops }) {
   return row(address, [cell(ready ? tag("ready", "good") : tag(reason || "not ready", "bad")), cell(known(flows)), cell(known(packets)), cell(known(drops))]);
 }
 
+/** Only what is new: a screen reader reads out each change. */
+function say(status) {
+  if ($("status").textContent !== status) $("status").textContent = status;
+}
+
 function show({ transceivers, relays }) {
   $("transceivers").replaceChildren(...transceivers.map(transceiver));
   $("relays").replaceChildren(...relays.map(relay));
@@ -54,7 +59,7 @@ function show({ transceivers, relays }) {
   $("no-relays").hidden = relays.length > 0;
   const sessions = transceivers.reduce((sum, { sessions: held }) => sum + (held ?? 0), 0);
   document.body.dataset.phase = "live";
-  $("status").textContent = `${sessions} ${sessions === 1 ? "call" : "calls"}`;
+  say(`${sessions} ${sessions === 1 ? "call" : "calls"}`);
   $("problem").hidden = true;
   $("key-form").hidden = true;
 }
@@ -71,27 +76,28 @@ function fail(problem) {
     $("key").focus();
   }
   document.body.dataset.phase = needsKey ? "locked" : "failed";
-  $("status").textContent = needsKey ? "API key needed" : "Out of reach";
+  say(needsKey ? "API key needed" : problem.code === "network" ? "Out of reach" : "Refused");
   return !needsKey;
 }
 
-async function follow() {
+let next = 0;
+
+async function look() {
   let goOn = true;
-  while (goOn) {
-    try {
-      show(await readFleet(sessionStorage.getItem(KEY_SLOT) ?? ""));
-    } catch (problem) {
-      goOn = fail(problem);
-    }
-    await new Promise((resolve) => setTimeout(resolve, EVERY_MS));
+  try {
+    show(await readFleet(sessionStorage.getItem(KEY_SLOT) ?? ""));
+  } catch (problem) {
+    goOn = fail(problem);
   }
+  clearTimeout(next);
+  if (goOn) next = setTimeout(look, EVERY_MS);
 }
 
 $("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
   sessionStorage.setItem(KEY_SLOT, $("key").value.trim());
   $("key").value = "";
-  follow();
+  look();
 });
 
-follow();
+look();

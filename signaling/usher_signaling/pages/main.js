@@ -45,7 +45,8 @@ class Visit {
   }
 
   start() {
-    log.restart(performance.now());
+    for (const events of [log, sideLog]) events.restart(performance.now());
+    view.showSideBand(false);
     view.clearNumbers();
     view.lightPath(null);
     view.hideProblem();
