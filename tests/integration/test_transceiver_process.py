@@ -95,7 +95,8 @@ async def test_it_announces_where_it_is_and_ends_with_0_when_nobody_calls(tmp_pa
             "pod": POD,
         }
         assert (await running.http.get("/livez")).text == "ok\n"
-        assert await running.get("/load") == {"sessions": 0, "max_sessions": 100, "draining": False, "accepts": True}
+        load = {"sessions": 0, "max_sessions": 100, "draining": False, "accepts": True, "created": 0, "tenants": {}}
+        assert await running.get("/load") == load
         started = time.monotonic()
         running.process.send_signal(signal.SIGTERM)
         assert await asyncio.wait_for(running.process.wait(), 5) == 0
