@@ -190,7 +190,7 @@ async def test_the_fleet_asks_for_a_key_refuses_the_wrong_ones_and_takes_the_rig
     await page.goto(f"{usher_with_key.url}/fleet")
     await expect(page.get_by_role("status")).to_have_text("API key needed")
     await expect(page.get_by_label("API key")).to_be_focused()
-    await expect(page.locator("tbody tr")).to_have_count(0)
+    await expect(page.get_by_role("table")).to_have_count(0)
 
     made = await page.request.post(
         f"{usher_with_key.url}/v1/realtime/client_secrets", headers=usher_with_key.authorization, data={}

@@ -40,11 +40,15 @@ function transceiver({ route, region, live, placeable, draining, sessions, max_s
   const meter = document.createElement("meter");
   Object.assign(meter, { min: 0, max: max_sessions ?? 1, value: sessions ?? 0 });
   meter.setAttribute("aria-label", `sessions of ${route}`);
-  return row(route, [cell(region || "–"), cell(state), cell(known(sessions, (v) => `${v} of ${max_sessions}`)), cell(meter), cell(known(reported_s, (v) => `${v.toFixed(1)} s ago`))]);
+  return row(route, [cell(region || "–"), cell(state), cell(known(sessions, (v) => `${v} of ${max_sessions}`)), cell(meter, "gauge"), cell(known(reported_s, (v) => `${v.toFixed(1)} s ago`))]);
 }
 
 function relay({ address, ready, reason, flows, packets, drops }) {
   return row(address, [cell(ready ? tag("ready", "good") : tag(reason || "not ready", "bad")), cell(known(flows)), cell(known(packets)), cell(known(drops))]);
+}
+
+function showTables(known) {
+  for (const card of document.querySelectorAll("main > .card")) card.hidden = !known;
 }
 
 /** Only what is new: a screen reader reads out each change. */
@@ -62,6 +66,7 @@ function show({ transceivers, relays }) {
   say(`${sessions} ${sessions === 1 ? "call" : "calls"}`);
   $("problem").hidden = true;
   $("key-form").hidden = true;
+  showTables(true);
 }
 
 function fail(problem) {
@@ -75,6 +80,7 @@ function fail(problem) {
     $("key-form").hidden = false;
     $("key").focus();
   }
+  if (needsKey) showTables(false); // else the last numbers stay
   document.body.dataset.phase = needsKey ? "locked" : "failed";
   say(needsKey ? "API key needed" : problem.code === "network" ? "Out of reach" : "Refused");
   return !needsKey;
