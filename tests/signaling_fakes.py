@@ -57,7 +57,7 @@ _sessions = itertools.count(1)
 class FakeSession:
     request: CreateSession
     ufrag: str
-    remote_ufrag: str = "EsAw"
+    remote_ufrags: tuple[str, ...] = ("EsAw", "2nd0")
     state: str = "new"
 
 
@@ -165,7 +165,7 @@ class FakeTransceiver:
             timings=Timings(answer_ms=1.5),
             age_s=2.0,
             ufrag=session.ufrag,
-            remote_ufrag=session.remote_ufrag,
+            remote_ufrags=session.remote_ufrags,
         )
 
     async def _restart(self, request: Request, session_id: str) -> Response:
@@ -174,7 +174,7 @@ class FakeTransceiver:
             return _error(404, "unknown_session", "no such session")
         asked = RestartIce.model_validate_json(await request.body())
         self.restarts.append(asked)
-        session.remote_ufrag = asked.ufrag
+        session.remote_ufrags = (asked.ufrag,)
         session.ufrag = f"B{next(_sessions):022d}"
         candidates = ("1 1 udp 2130706431 192.0.2.1 3478 typ host",)
         return _json(200, IceRestarted(ufrag=session.ufrag, pwd="p" * 32, candidates=candidates, mids=("0", "1")))

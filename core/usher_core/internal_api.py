@@ -132,7 +132,10 @@ class SessionInfo(_Model):
     timings: Timings
     age_s: float
     ufrag: IceUfrag = Field(description="ours, of the newest generation; signaling makes the WHIP entity tag of it")
-    remote_ufrag: IceUfrag = Field(description="the client's, of the newest generation; another one asks for a restart")
+    remote_ufrags: tuple[IceUfrag, ...] = Field(
+        min_length=1,
+        description="the client's, of the newest generation, one per section at most; another one asks for a restart",
+    )
     end_reason: str | None = None
     observers: int = Field(default=0, ge=0, description="how many look on at its events")
 

@@ -262,13 +262,15 @@ class Calls:
                 self._metrics.placements.labels("refused").inc()
                 placement.refused(route, self._now(), draining=error.error.code == "draining")
                 return None
-            self._lost(transceiver, "failed", error)
+            # With another token it takes no call of ours. Otherwise it lives: one offer that makes it fail must not take
+            # it away from all others.
+            self._failed(transceiver, "failed", error, is_lost=error.status == 401)
             return None
         except TimedOutError as error:
-            self._lost(transceiver, "timed_out", error)
+            self._failed(transceiver, "timed_out", error, is_lost=True)
             return None
         except UnreachableError as error:
-            self._lost(transceiver, "unreachable", error)
+            self._failed(transceiver, "unreachable", error, is_lost=True)
             return None
         finally:
             placement.end(route, placed_at)
@@ -276,9 +278,11 @@ class Calls:
         placement.report(route, created.load, placed_at)
         return created
 
-    def _lost(self, transceiver: Transceiver, outcome: str, error: TransceiverError) -> None:
+    def _failed(self, transceiver: Transceiver, outcome: str, error: TransceiverError, *, is_lost: bool) -> None:
+        """Note a try that failed; who is lost gets no call before it reports again."""
         self._metrics.placements.labels(outcome).inc()
-        self._directory.placement.lost(transceiver.route)
+        if is_lost:
+            self._directory.placement.lost(transceiver.route)
         log.warning(
             "a transceiver did not take a call", route=str(transceiver.route), outcome=outcome, error=str(error)
         )

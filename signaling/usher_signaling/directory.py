@@ -87,9 +87,11 @@ class Directory:
 
     def choose(self, region: str, tried: Collection[Route]) -> Transceiver | None:
         """The transceiver for a new call of a region, None when no other takes one."""
+        # Another thread reads the file, so the table may be another one by the time the choice is made.
+        table = self._table.value
         groups = tried_last(self._in_order(region), tried)
         route = self.placement.choose(groups, self._now(), tried)
-        return None if route is None else self._table.value[route]
+        return None if route is None else table.get(route)
 
     def serves(self, region: str) -> bool:
         """Whether a new call of a region has a transceiver to go to. It may be full."""

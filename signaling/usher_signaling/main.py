@@ -40,7 +40,7 @@ async def _serve(settings: SignalingSettings) -> None:
         # Events are short, and the memory of a compressor per side-band is not.
         ws_per_message_deflate=False,
         lifespan="on",
-        timeout_graceful_shutdown=max(1, round(settings.grace)),
+        timeout_graceful_shutdown=round(settings.grace),
     )
     if settings.is_keyless:
         log.warning("no API key is asked for: only this machine may call", http=server.url)

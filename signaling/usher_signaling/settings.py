@@ -226,7 +226,7 @@ class SignalingSettings(ProgramSettings):
         "give a load balancer the time to notice, and no request is lost",
     )
     grace: float = Field(
-        default=10.0, ge=0, le=600, description="seconds that requests under way may still take after SIGTERM"
+        default=10.0, ge=1, le=600, description="seconds that requests under way may still take after SIGTERM"
     )
 
     @field_validator("http")

@@ -221,6 +221,16 @@ async def test_a_transceiver_with_another_token_takes_no_call_and_its_words_stay
         assert (await stack.client.get("/readyz")).status_code == 503
 
 
+async def test_an_offer_that_makes_a_transceiver_fail_does_not_take_it_from_other_calls(tmp_path: Path) -> None:
+    async with signaling(tmp_path) as stack:
+        transceiver = stack.fleet.transceivers[0]
+        transceiver.broken = True
+        assert_error(await place(stack.client), 503, "no_transceiver")
+        assert (await stack.client.get("/readyz")).status_code == 200
+        transceiver.broken = False
+        assert (await place(stack.client)).status_code == 201
+
+
 async def test_an_owner_that_does_not_answer_is_said_so(tmp_path: Path) -> None:
     async with signaling(tmp_path) as stack:
         url = (await place(stack.client)).headers["location"]

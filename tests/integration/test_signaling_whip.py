@@ -92,6 +92,15 @@ async def test_4_2_delete_ends_the_session_whatever_tag_is_sent(tmp_path: Path) 
             assert_error(await stack.client.delete(call.headers["location"]), 404, "call_not_found")
 
 
+async def test_4_3_2_a_trickle_with_the_ufrag_of_another_section_of_the_offer_is_no_restart(tmp_path: Path) -> None:
+    async with signaling(tmp_path) as stack:
+        call = await place_whip(stack.client)
+        response = await patch(stack.client, call, TRICKLE.replace("EsAw", "2nd0"), call.headers["etag"])
+        assert response.status_code == 204
+        again = await patch(stack.client, call, TRICKLE, call.headers["etag"])
+    assert again.status_code == 204, "the tag is still the same"
+
+
 async def test_4_3_1_a_patch_of_another_type_is_415_and_a_malformed_one_400(tmp_path: Path) -> None:
     async with signaling(tmp_path) as stack:
         call = await place_whip(stack.client)

@@ -142,7 +142,7 @@ async def test_an_ice_restart_is_make_before_break_and_loses_no_audio(tmp_path: 
         assert ssrcs == {client.session.facts.stream.ssrc.to_bytes(4)}
         after = (await running.http.get(f"{BASE_PATH}/sessions/{client.session_id}")).json()
         assert after["ufrag"] != before["ufrag"]
-        assert after["remote_ufrag"] == connection.local_username
+        assert after["remote_ufrags"] == [connection.local_username]
         assert client.channel is not None
         client.channel.send('{"type": "session.update", "session": {}}')
         await until(lambda: client.of_type("session.updated"), "the channel goes on")

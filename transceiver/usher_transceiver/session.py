@@ -379,7 +379,7 @@ class Session:
             ),
             age_s=round(now - self._created, 3),
             ufrag=newest.ufrag.decode("ascii"),
-            remote_ufrag=newest.main_remote_ufrag.decode("ascii"),
+            remote_ufrags=tuple(ufrag.decode("ascii") for ufrag in newest.remote_ufrags),
             end_reason=self.end_reason,
             observers=self.events.observers,
         )

@@ -31,7 +31,6 @@ from usher_signaling.routes.requests import (
     admit,
     authenticate,
     end,
-    location,
     path_headers,
     place,
     query_model,
@@ -64,7 +63,7 @@ def add_realtime_routes(app: FastAPI, services: Services) -> None:
         offer = Offer(asked.sdp, session, traceparent(request), region(services, request))
         placed = await place(services, caller, offer)
         headers = {
-            "Location": location(request, f"{CALLS}/{placed.call_id}"),
+            "Location": f"{CALLS}/{placed.call_id}",
             **path_headers(services, placed.path),
             **NO_STORE,
         }

@@ -95,8 +95,3 @@ def path_headers(services: Services, path: PlacedPath) -> dict[str, str]:
         "relays": relays,
     }
     return {"Usher-Path": "; ".join(f"{name}={value}" for name, value in parts.items())}
-
-
-def location(request: Request, path: str) -> str:
-    """The path of a new resource, under the prefix that a proxy in front has told the server about."""
-    return f"{request.scope.get('root_path', '')}{path}"

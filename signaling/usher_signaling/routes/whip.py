@@ -25,7 +25,6 @@ from usher_signaling.routes.requests import (
     admit,
     authenticate,
     end,
-    location,
     path_headers,
     place,
     query_model,
@@ -54,7 +53,7 @@ def add_whip_routes(app: FastAPI, services: Services) -> None:
         offer = Offer(decode_sdp(body), dict(model), traceparent(request), region(services, request))
         placed = await place(services, caller, offer)
         headers = {
-            "Location": location(request, f"{ENDPOINT}/{placed.call_id}"),
+            "Location": f"{ENDPOINT}/{placed.call_id}",
             "ETag": placed.entity_tag,
             "Accept-Patch": FRAGMENT,
             **path_headers(services, placed.path),
@@ -119,7 +118,7 @@ def _fragment(body: bytes) -> Fragment:
 
 
 def _asks_restart(wanted: IfMatch, fragment: Fragment, info: SessionInfo) -> bool:
-    return wanted.any or fragment.ufrag not in (None, info.remote_ufrag)
+    return wanted.any or (fragment.ufrag is not None and fragment.ufrag not in info.remote_ufrags)
 
 
 def _trickle(fragment: Fragment) -> Trickle:
