@@ -262,8 +262,8 @@ class Calls:
                 self._metrics.placements.labels("refused").inc()
                 placement.refused(route, self._now(), draining=error.error.code == "draining")
                 return None
-            # With another token it takes no call of ours. Otherwise it lives: one offer that makes it fail must not take
-            # it away from all others.
+            # With another token it takes no call of ours. Otherwise it lives: one offer that makes it fail must not
+            # take it away from all others.
             self._failed(transceiver, "failed", error, is_lost=error.status == 401)
             return None
         except TimedOutError as error:

@@ -224,10 +224,10 @@ async def test_a_transceiver_with_another_token_takes_no_call_and_its_words_stay
 async def test_an_offer_that_makes_a_transceiver_fail_does_not_take_it_from_other_calls(tmp_path: Path) -> None:
     async with signaling(tmp_path) as stack:
         transceiver = stack.fleet.transceivers[0]
-        transceiver.broken = True
+        transceiver.bad_offer, transceiver.bad_status = "it fails on this one", 500
         assert_error(await place(stack.client), 503, "no_transceiver")
         assert (await stack.client.get("/readyz")).status_code == 200
-        transceiver.broken = False
+        transceiver.bad_offer = ""
         assert (await place(stack.client)).status_code == 201
 
 
