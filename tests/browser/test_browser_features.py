@@ -176,6 +176,7 @@ async def test_the_fleet_shows_relays_and_transceivers_and_counts_a_live_call(pa
     status = fleet.get_by_role("status")
     await expect(status).to_have_text("0 calls", timeout=2 * SLOW_MS)  # those of the tests before have to end
 
+    await page.bring_to_front()  # else Chromium draws it, and so reacts, late
     await start_call(page, usher)
     await expect(status).to_have_text("1 call", timeout=SLOW_MS)
     await expect(fleet.locator("#transceivers tr", has_text=re.compile(r"1 of \d+"))).to_have_count(1)
