@@ -163,7 +163,7 @@ async def signaling_metrics(folder: Path) -> list[Metric]:
         for path in [*paths, "/nothing-there"]:
             await stack.client.request("GET", path.replace("{call_id}", "rtc_1"))
         metrics = stack.app.state.services.metrics
-        for outcome in called_with(calls, "labels") | called_with(calls, "_lost", 1):
+        for outcome in called_with(calls, "labels") | called_with(calls, "_failed", 1):
             metrics.placements.labels(outcome)
         for code in called_with(auth, "_unauthorised"):
             metrics.auth_failures.labels(code)
