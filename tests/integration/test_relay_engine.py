@@ -213,7 +213,7 @@ def test_a_client_of_another_family_than_its_listener_is_refused(net: Network, p
         arrived = pod.receive()
         path = type(arrived.record.path)(bytes(15) + b"\x01", 5000, 1)
         pod.socket.sendto(pod.hop(path, b"x", 0), arrived.relay)
-        relay.wait_for_drops({Drop.SEND_REFUSED: 1})
+        relay.wait_for_drops({Drop.HOP_LISTENER: 1})
 
 
 def test_datagrams_longer_than_any_client_sends_are_dropped(net: Network, pod: FakeTransceiver) -> None:

@@ -60,7 +60,7 @@ async def test_an_end_under_load_loses_no_request(tmp_path: Path) -> None:
     async with contextlib.AsyncExitStack() as stack:
         urls = [await stack.enter_async_context(serving(fake)) for fake in fakes]
         write_route(tmp_path, dict(zip(urls, fakes, strict=True)))
-        running = await stack.enter_async_context(program(tmp_path, "--linger", "2", "--log-level", "warning"))
+        running = await stack.enter_async_context(program(tmp_path, "--linger", "6", "--log-level", "warning"))
         clients = [
             await stack.enter_async_context(httpx.AsyncClient(base_url=running.url, headers=HEADERS, timeout=20))
             for _ in range(WORKERS + 1)

@@ -21,14 +21,17 @@ class Child:
     """A Python program as a child, and what it logged."""
 
     def __init__(self) -> None:
-        self.log = io.BytesIO()
+        self._stream = io.BytesIO()
+        self._writer = LogWriter(self._stream)
 
     async def start(self, script: str) -> ChildProcess:
-        return await start("prog-1", [sys.executable, "-c", script], os.environ, LogWriter(self.log))
+        return await start("prog-1", [sys.executable, "-c", script], os.environ, self._writer)
 
     @property
     def lines(self) -> list[str]:
-        return self.log.getvalue().decode().splitlines()
+        """All lines; no more can come."""
+        self._writer.close()
+        return self._stream.getvalue().decode().splitlines()
 
 
 def is_running(pid: int) -> bool:
@@ -100,10 +103,12 @@ async def test_a_reader_of_our_log_that_went_away_ends_nothing() -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     with os.fdopen(write_end, "wb", buffering=0) as broken:
+        writer = LogWriter(broken)
         process = await start(
-            "prog-1", [sys.executable, "-c", "import sys; print('x', file=sys.stderr)"], os.environ, LogWriter(broken)
+            "prog-1", [sys.executable, "-c", "import sys; print('x', file=sys.stderr)"], os.environ, writer
         )
         assert await process.wait() == 0
+        writer.close()
 
 
 def test_a_leashed_program_dies_with_the_process_that_started_it() -> None:
@@ -144,6 +149,8 @@ def test_a_leashed_program_does_not_start_without_the_process_that_started_it() 
 @pytest.mark.parametrize("arguments", [["--version"], ["keys", "--help"]])
 async def test_usher_itself_runs_as_a_child(arguments: list[str]) -> None:
     log = io.BytesIO()
-    process = await start("prog-1", usher_command(arguments), os.environ, LogWriter(log))
+    writer = LogWriter(log)
+    process = await start("prog-1", usher_command(arguments), os.environ, writer)
     assert await process.wait() == 0
+    writer.close()
     assert b"usher" in log.getvalue()
