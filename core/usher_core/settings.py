@@ -7,10 +7,11 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, CliApp, CliSettingsSource, NoDecode, SettingsConfigDict, SettingsError
 
 from usher_core.errors import LocalError, describe
+from usher_core.ids import split_host_port
 
 
 def _split_commas(value: object) -> object:
@@ -19,6 +20,18 @@ def _split_commas(value: object) -> object:
 
 TextList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_commas)]
 """A list: its flag is repeatable, its environment variable takes commas."""
+
+
+def _check_host_port(value: str) -> str:
+    try:
+        split_host_port(value)
+    except LocalError as error:
+        raise ValueError(str(error)) from None
+    return value
+
+
+HostPort = Annotated[str, AfterValidator(_check_host_port)]
+"""`HOST:PORT`, or `[V6-ADDRESS]:PORT`."""
 
 
 class ProgramSettings(BaseSettings):

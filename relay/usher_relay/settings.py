@@ -8,8 +8,8 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator
 
 from usher_core.errors import LocalError
-from usher_core.ids import pack_address, split_host_port
-from usher_core.settings import ProgramSettings, TextList
+from usher_core.ids import pack_address
+from usher_core.settings import HostPort, ProgramSettings, TextList
 from usher_relay.flows import PROBATION_PER_UFRAG
 from usher_relay.listeners import Listener, parse_listener
 from usher_relay.state import Limits
@@ -32,7 +32,9 @@ class RelaySettings(ProgramSettings):
         default="0.0.0.0",
         description="local IP of the socket towards transceivers; :: when pods have IPv6 addresses (it serves both)",
     )
-    admin: str = Field(default="127.0.0.1:9478", description="HOST:PORT of /livez, /readyz, /metrics, /routes, /flows")
+    admin: HostPort = Field(
+        default="127.0.0.1:9478", description="HOST:PORT of /livez, /readyz, /metrics, /routes, /flows"
+    )
     keys_file: Path = Field(description="key file with `ice` and `hop` keys, re-read when it changes")
     routes_file: Path = Field(
         description="route file, re-read when it changes; the last good table stays when it is lost"
@@ -141,15 +143,6 @@ class RelaySettings(ProgramSettings):
     def _carries_ipv6(cls, value: int) -> int:
         if 0 < value < MINIMUM_MTU:
             raise ValueError(f"no link carries less than {MINIMUM_MTU} bytes (RFC 8200); 0 asks the kernel")
-        return value
-
-    @field_validator("admin")
-    @classmethod
-    def _is_host_and_port(cls, value: str) -> str:
-        try:
-            split_host_port(value)
-        except LocalError as error:
-            raise ValueError(str(error)) from None
         return value
 
     @property

@@ -13,7 +13,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from usher_core.errors import LocalError, describe
 from usher_core.ids import is_loopback_host, split_host_port
 from usher_core.internal_api import AdvertisedAddress
-from usher_core.settings import ProgramSettings, TextList
+from usher_core.settings import HostPort, ProgramSettings, TextList
 from usher_signaling.jwt_keys import ALGORITHMS
 from usher_signaling.regions import EVERYBODY_ELSE, Network, RegionalAddress, Regions, is_region
 
@@ -28,7 +28,7 @@ class SignalingSettings(ProgramSettings):
 
     program: ClassVar[str] = "signaling"
 
-    http: str = Field(
+    http: HostPort = Field(
         default="127.0.0.1:8080",
         description="HOST:PORT of the public HTTP API; port 0 takes a free one. Put TLS in front of it",
     )
@@ -228,15 +228,6 @@ class SignalingSettings(ProgramSettings):
     grace: float = Field(
         default=10.0, ge=1, le=600, description="seconds that requests under way may still take after SIGTERM"
     )
-
-    @field_validator("http")
-    @classmethod
-    def _has_port(cls, value: str) -> str:
-        try:
-            split_host_port(value)
-        except LocalError as error:
-            raise ValueError(str(error)) from None
-        return value
 
     @field_validator("advertise")
     @classmethod

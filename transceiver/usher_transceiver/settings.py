@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from usher_core.errors import LocalError
-from usher_core.ids import MAX_CLUSTER, MAX_POD, MAX_WORKER, Route, split_host_port
-from usher_core.settings import ProgramSettings
+from usher_core.ids import MAX_CLUSTER, MAX_POD, MAX_WORKER, Route
+from usher_core.settings import HostPort, ProgramSettings
 from usher_transceiver.media.choose_codec import CodecPreference
 
 
@@ -18,11 +17,11 @@ class TransceiverSettings(ProgramSettings):
 
     program: ClassVar[str] = "transceiver"
 
-    udp: str = Field(
+    udp: HostPort = Field(
         default="127.0.0.1:7200",
         description="HOST:PORT of the hop socket that relays send to; port 0 lets the system choose",
     )
-    http: str = Field(
+    http: HostPort = Field(
         default="127.0.0.1:7280",
         description="HOST:PORT of /internal/v1, /livez, /readyz and /metrics; port 0 lets the system choose",
     )
@@ -96,15 +95,6 @@ class TransceiverSettings(ProgramSettings):
         description="bytes of the hop socket's receive and send buffers: 1 s of 100 calls with room for a stall",
     )
     debug: bool = Field(default=False, description="asyncio's debug mode: slow callbacks are logged; costs CPU")
-
-    @field_validator("udp", "http")
-    @classmethod
-    def _is_host_and_port(cls, value: str) -> str:
-        try:
-            split_host_port(value)
-        except LocalError as error:
-            raise ValueError(str(error)) from None
-        return value
 
     @property
     def route(self) -> Route:
