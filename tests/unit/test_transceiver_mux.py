@@ -325,6 +325,7 @@ def test_an_answer_carries_route_path_slot_and_whether_the_client_is_alive(world
     assert second.records == (Record(P1, b"payload", 0),)
 
 
+@pytest.mark.timed
 def test_a_datagram_costs_less_than_its_budget(world: World) -> None:
     world.session()
     world.come(P1, check_bytes(generation()))
