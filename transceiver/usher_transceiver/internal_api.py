@@ -197,7 +197,8 @@ def _add_events_route(app: FastAPI, sessions: SessionRegistry, clock: Callable[[
             sessions.observers_dropped["too_many_observers"] += 1
             await socket.send_denial_response(_error(429, "too_many_observers", "enough look on at this call"))
             return
-        await observer.serve(session)
+        with sessions.observing():
+            await observer.serve(session)
 
 
 def _add_load_routes(app: FastAPI, sessions: SessionRegistry) -> None:

@@ -10,11 +10,12 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import re
 import secrets
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,6 +53,8 @@ ENDED_LIFE_S = 60.0
 MAX_ENDED = 1024
 MAX_REQUESTS = 16_384
 MAX_REMOTE_UFRAGS = 16
+OBSERVERS_TOLD_WITHIN_S = 1.0
+"""Below the 3 s in which `usher up` ends."""
 
 _UFRAG_LINE = re.compile(r"^a=ice-ufrag:([A-Za-z0-9+/]{4,256})\r?$", re.MULTILINE)
 
@@ -132,6 +135,7 @@ class SessionRegistry:
         self._ended: ExpiringMap[str, SessionInfo] = ExpiringMap(ENDED_LIFE_S, MAX_ENDED)
         self._backends: dict[str, BackendFactory] = load_backends(settings.backend)
         self._finishing: set[asyncio.Task[None]] = set()
+        self._observing: set[asyncio.Task[Any]] = set()
         self._hash_key = secrets.token_bytes(16)
         self._event_prefix = secrets.token_hex(4)
         self._events = 0
@@ -388,10 +392,23 @@ class SessionRegistry:
         """Wait until no session runs."""
         await self._empty.wait()
 
+    @contextlib.contextmanager
+    def observing(self) -> Iterator[None]:
+        """Hold while the current task serves an observer, who is to learn how its call ended."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._observing.add(task)
+        try:
+            yield
+        finally:
+            self._observing.discard(task)
+
     async def end_all(self, reason: EndReason) -> None:
-        """End all sessions and wait until all backends have let go, those of calls that ended before too."""
+        """End all sessions; wait until observers were told and all backends have let go, also of calls ended before."""
         for session in tuple(self._sessions.values()):
             session.end(reason)
+        if self._observing:
+            await asyncio.wait(self._observing, timeout=OBSERVERS_TOLD_WITHIN_S)
         if self._finishing:
             # Each gives up by itself; one that holds on nevertheless must not hold up the process.
             await asyncio.wait(self._finishing, timeout=2 * BACKEND_CLOSE_LIMIT_S + 1)
