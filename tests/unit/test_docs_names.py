@@ -56,7 +56,8 @@ def test_flags_exist() -> None:
 
 def test_files_exist() -> None:
     for page in pages():
-        named = {code for code in code_of(page.read_text()) if re.fullmatch(r"[\w.-]+(/[\w.-]+)+/?", code)}
+        words = [word for code in code_of(page.read_text()) for word in code.split()]
+        named = {word for word in words if re.fullmatch(r"[\w.-]+(/[\w.-]+)+/?", word)}
         ours = {path for path in named if path.split("/")[0] in FOLDERS}
         # clients.md leaves out the suffix of test files.
         assert {path for path in ours if not (ROOT / path).exists() and not (ROOT / f"{path}.py").exists()} == set()
