@@ -88,3 +88,8 @@ def test_tests_that_the_page_on_clients_names_exist() -> None:
         # A second word is a parameter, "…" what was left out.
         for name in re.findall(r"\*([^* ]+)[^*]*\*", names):
             assert re.search(f"def test_{name.replace('…', '.*')}", files[file]), (file, name)
+
+
+def test_every_bench_is_explained() -> None:
+    listed = {name for row in rows(ROOT / "benches" / "README.md") for name in codes(row.cells[0])}
+    assert listed == {path.name for path in (ROOT / "benches").glob("[a-z]*.py")}
