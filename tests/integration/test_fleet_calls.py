@@ -104,6 +104,7 @@ def test_a_transceiver_killed_ends_its_calls_within_consent_time_and_no_other(fl
         os.kill(victim["pid"], signal.SIGKILL)
         result = caller.result()
     route = f"1/{victim['pod_id']}/0"
+    assert all(call["transceiver"] for call in result["calls"]), "each call knew its owner before the kill"
     ended = [call for call in result["calls"] if call["transceiver"] == route]
     others = [call for call in result["calls"] if call["transceiver"] != route]
     assert ended

@@ -80,12 +80,17 @@ class CallsApi:
 
     async def describe(self, url: str) -> dict[str, Any]:
         """GET what the server tells about a call; empty when it does not tell. A call goes on without it."""
-        try:
-            response = await self._client.get(url)
-            found = response.json() if response.is_success else {}
-        except (httpx.HTTPError, ValueError):
-            return {}
-        return found if isinstance(found, dict) else {}
+        for _ in range(2):
+            try:
+                response = await self._client.get(url)
+                found = response.json() if response.is_success else {}
+            except httpx.RemoteProtocolError:
+                # The server closed the connection that was kept alive; a new one gets an answer.
+                continue
+            except (httpx.HTTPError, ValueError):
+                break
+            return found if isinstance(found, dict) else {}
+        return {}
 
     async def hang_up(self, url: str) -> None:
         """End a call; a failure is of no matter, since closing the connection ends it too."""
