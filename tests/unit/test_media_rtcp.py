@@ -117,3 +117,13 @@ def test_a_report_tells_the_last_sender_report_and_its_age() -> None:
     reception.on_sender_report(1.0, 0xAAAA_BBBB_CCCC_DDDD)
     block = reception.block(1.5)
     assert (block.last_sr, block.delay_since_last_sr) == (0xBBBB_CCCC, 32768)
+
+
+@pytest.mark.parametrize("earlier", [0.0, 0.0009, 5.0])
+def test_a_sender_report_newer_than_the_report_about_it_has_age_0_and_breaks_nothing(earlier: float) -> None:
+    reception = Reception(1, 48_000, 1)
+    reception.on_packet(10.0, 1, 0)
+    reception.on_sender_report(10.0, 123 << 32)
+    block = reception.block(10.0 - earlier)
+    assert block.delay_since_last_sr == 0
+    assert parse_rtcp(build_report(Report(2, (block,))))

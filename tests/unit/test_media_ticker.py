@@ -107,3 +107,18 @@ def test_a_member_may_leave_at_any_time_and_twice_and_an_idle_ticker_sets_no_tim
         assert heard == ["first", "late"]
 
     run_virtual(scenario())
+
+
+def test_members_get_the_clock_that_stamps_packets_and_not_the_loops() -> None:
+    seen: list[float] = []
+
+    async def main() -> None:
+        ticker = Ticker(lambda: 1234.5678)
+        remove = ticker.add(seen.append, lambda _error: None)
+        await asyncio.sleep(0.05)
+        remove()
+        ticker.stop()
+
+    run_virtual(main())
+    assert seen
+    assert set(seen) == {1234.5678}

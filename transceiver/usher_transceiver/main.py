@@ -71,14 +71,15 @@ class Transceiver:
 
     def __init__(self, settings: TransceiverSettings) -> None:
         self._settings = settings
-        # The loop's own clock stands still during a callback and counts whole ms; both have one base.
+        # Not the loop's: that one stands still during a callback and counts whole ms, so a packet could be newer than
+        # the tick after it. All that compares times gets this one, the ticker too.
         self._clock = time.monotonic
         route = settings.route
         self._token = WatchedFile(settings.token_file, parse_token, "token file", fix="make one with `usher keys new`")
         self._keys = TransceiverKeys(settings.keys_file, route, time.time)
         self._socket = HopSocket(*split_host_port(settings.udp), settings.socket_buffer, self._clock)
         self._mux = Mux(route, self._keys, self._socket.send, self._clock, time.time)
-        self._ticker = Ticker()
+        self._ticker = Ticker(self._clock)
         codec = load_codec(settings.opus_codec)
         self.sessions = SessionRegistry(
             route, self._keys, self._mux, self._ticker, codec, Certificate(), _registry_settings(settings), self._clock

@@ -77,5 +77,6 @@ class Reception:
         lost_now = expected_now - (self.received - self._received_before)
         self._expected_before, self._received_before = expected, self.received
         fraction = min(255, (lost_now << 8) // expected_now) if expected_now > 0 and lost_now > 0 else 0
-        delay = round((now - self._last_sr_at) * 65536) if self._last_sr else 0
+        # Never below 0, which no field holds: a report must not be able to end a call.
+        delay = max(0, round((now - self._last_sr_at) * 65536)) if self._last_sr else 0
         return ReportBlock(self.ssrc, fraction, self.lost, self._highest, int(self.jitter), self._last_sr, delay)

@@ -19,9 +19,13 @@ FailureCallback = Callable[[Exception], None]
 
 
 class Ticker:
-    """Belongs to the running event loop. Callbacks get the loop's time and must return at once."""
+    """Belongs to the running event loop. Callbacks get the time of `clock` and must return at once.
 
-    def __init__(self) -> None:
+    Args:
+        clock: seconds, monotonic, the one that stamps packets too; None: the loop's.
+    """
+
+    def __init__(self, clock: Callable[[], float] | None = None) -> None:
         self.ticks = 0
         self.late_ticks = 0
         """Came more than half a frame after their time."""
@@ -30,6 +34,7 @@ class Ticker:
         self.worst_late = 0.0
         """Seconds, since the beginning."""
         self._loop = asyncio.get_running_loop()
+        self._clock = clock or self._loop.time
         self._members: dict[int, tuple[TickCallback, FailureCallback]] = {}
         self._next_key = 0
         self._due = 0.0
@@ -72,7 +77,7 @@ class Ticker:
         # Before the callbacks, so that stop() within one of them is the last word.
         self._handle = self._loop.call_at(self._due, self._run) if self._members else None
         for _ in range(ticks):
-            self._tick(now)
+            self._tick(self._clock())
 
     def _tick(self, now: float) -> None:
         self.ticks += 1
