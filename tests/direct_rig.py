@@ -104,7 +104,7 @@ class DirectRig:
         self.clock = asyncio.get_running_loop().time
         keys = TransceiverKeys(folder / "transceiver.json", ROUTE, lambda: WALL)
         self.relay = _DirectRelay(lambda: self.mux, self.clock, hop_key)
-        self.mux = Mux(ROUTE, keys, self.relay.send, self.clock, lambda: WALL)
+        self.mux = Mux(ROUTE, keys, self.relay.send, lambda: WALL)
         self.ticker = Ticker()
         default_limits: dict[str, Any] = {"max_age": 7200.0, "idle": 0.0, "backend_start": 10.0}
         settings = RegistrySettings(

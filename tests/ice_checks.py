@@ -40,7 +40,7 @@ def check_bytes(
     attributes: list[tuple[int, bytes]] = [
         (Attribute.PRIORITY, bytes((110, 0, 1, 255))),
         (role, bytes(8)),
-        (Attribute.USERNAME, of.ufrag + b":" + (remote or of.main_remote_ufrag)),
+        (Attribute.USERNAME, of.ufrag + b":" + (remote or of.remote_ufrags[0])),
         *extra,
     ]
     if nominate:

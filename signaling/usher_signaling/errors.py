@@ -15,6 +15,10 @@ from usher_core.internal_api import error_answer
 PLAIN_CODES = {400: "invalid_request", 404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
 
 
+NO_STORE = {"Cache-Control": "no-store"}
+"""On every answer that is about one caller: no cache may keep it."""
+
+
 class ApiError(Exception):
     """An answer that is not 2xx.
 
@@ -46,7 +50,7 @@ class ApiError(Exception):
         """The answer. Nobody may cache it."""
         kind = "server_error" if self.status >= 500 else "invalid_request_error"
         body = error_answer(kind, self.code, self.message, self.param)
-        return JSONResponse(body, self.status, {"Cache-Control": "no-store", **self.headers})
+        return JSONResponse(body, self.status, {**NO_STORE, **self.headers})
 
 
 def unsupported_media_type(expected: str, headers: Mapping[str, str] | None = None) -> ApiError:

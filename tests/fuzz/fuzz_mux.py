@@ -73,7 +73,7 @@ def one_input(data: bytes) -> None:
         assert address == RELAY
         sent.append(datagram)
 
-    mux = Mux(ROUTE, KEYS, send, lambda: 1.0, lambda: UNIX)
+    mux = Mux(ROUTE, KEYS, send, lambda: UNIX)
     session = Session()
     mux.add_ufrag(UFRAG, session)
     mux.add_source(7, session)

@@ -74,7 +74,7 @@ class World:
         keys = TransceiverKeys(folder / "transceiver.json", ROUTE, lambda: WALL)
         self.sent: list[tuple[hop.HopDatagram, SocketAddress]] = []
         self.now = 100.0
-        self.mux = Mux(ROUTE, keys, self._send, lambda: self.now, lambda: WALL)
+        self.mux = Mux(ROUTE, keys, self._send, lambda: WALL)
 
     def _send(self, datagram: bytes, to: SocketAddress) -> None:
         self.sent.append((hop.parse(datagram), to))

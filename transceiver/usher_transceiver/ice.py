@@ -72,11 +72,6 @@ class Generation:
     password: bytes = field(repr=False)
     remote_ufrags: tuple[bytes, ...]
 
-    @property
-    def main_remote_ufrag(self) -> bytes:
-        """The client's ufrag of the transport that the answer accepted."""
-        return self.remote_ufrags[0]
-
 
 @dataclass(slots=True)
 class _Generation:

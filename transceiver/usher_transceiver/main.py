@@ -78,7 +78,7 @@ class Transceiver:
         self._token = WatchedFile(settings.token_file, parse_token, "token file", fix="make one with `usher keys new`")
         self._keys = TransceiverKeys(settings.keys_file, route, time.time)
         self._socket = HopSocket(*split_host_port(settings.udp), settings.socket_buffer, self._clock)
-        self._mux = Mux(route, self._keys, self._socket.send, self._clock, time.time)
+        self._mux = Mux(route, self._keys, self._socket.send, time.time)
         self._ticker = Ticker(self._clock)
         codec = load_codec(settings.opus_codec)
         self.sessions = SessionRegistry(
@@ -138,7 +138,7 @@ class Transceiver:
         self._socket.start(self._mux.on_datagram)
         self._socket.beat()
         self._housekeeping = asyncio.create_task(self._keep_house())
-        self._serving = await self._http.start()
+        _ = await self._http.start()  # its own task; `stop` waits for it
         log.info("ready", udp=self.udp, http=self.http, route=str(self._settings.route))
 
     async def serve(self) -> None:

@@ -89,7 +89,6 @@ class Mux:
         route: ours.
         keys: ours.
         send: sends a hop datagram to a relay.
-        clock: seconds, monotonic; for what leaves.
         wall: Unix seconds.
     """
 
@@ -98,13 +97,11 @@ class Mux:
         route: Route,
         keys: HopKeys,
         send: SendHop,
-        clock: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:
         self._route = route
         self._keys = keys
         self._send = send
-        self._clock = clock
         self._wall = wall
         self._by_ufrag: dict[bytes, Owner] = {}
         self._by_path: dict[ClientPath, Owner] = {}

@@ -45,6 +45,11 @@ export class Call extends EventTarget {
     }
   }
 
+  /** The server's name for the call, once it has answered. */
+  get id() {
+    return this.url?.pathname.split("/").at(-1);
+  }
+
   get muted() {
     return this.microphone ? this.microphone.getTracks().every((track) => !track.enabled) : false;
   }

@@ -1,8 +1,8 @@
 // The fleet page: reads /v1/fleet every second and shows it.
 import { readFleet } from "./api.js";
-import { inWords } from "./problems.js";
+import { keepKey, storedKey } from "./key.js";
+import { askForKey, hideProblem, showProblem } from "./view.js";
 
-const KEY_SLOT = "usher-api-key";
 const EVERY_MS = 1000;
 
 const $ = (id) => document.getElementById(id);
@@ -64,22 +64,16 @@ function show({ transceivers, relays }) {
   const sessions = transceivers.reduce((sum, { sessions: held }) => sum + (held ?? 0), 0);
   document.body.dataset.phase = "live";
   say(`${sessions} ${sessions === 1 ? "call" : "calls"}`);
-  $("problem").hidden = true;
-  $("key-form").hidden = true;
+  hideProblem();
+  askForKey(false);
   showTables(true);
 }
 
 function fail(problem) {
   const needsKey = ["key-needed", "key-refused"].includes(problem.code);
-  const { title, advice, detail } = inWords(problem);
-  $("problem-title").textContent = title;
-  $("problem-advice").textContent = advice;
-  $("problem-detail").textContent = detail;
-  $("problem").hidden = problem.code === "key-needed";
-  if (needsKey && $("key-form").hidden) {
-    $("key-form").hidden = false;
-    $("key").focus();
-  }
+  showProblem(problem);
+  if (problem.code === "key-needed") hideProblem(); // the form says it
+  if (needsKey && $("key-form").hidden) askForKey(true);
   if (needsKey) showTables(false); // else the last numbers stay
   document.body.dataset.phase = needsKey ? "locked" : "failed";
   say(needsKey ? "API key needed" : problem.code === "network" ? "Out of reach" : "Refused");
@@ -91,7 +85,7 @@ let next = 0;
 async function look() {
   let goOn = true;
   try {
-    show(await readFleet(sessionStorage.getItem(KEY_SLOT) ?? ""));
+    show(await readFleet(storedKey()));
   } catch (problem) {
     goOn = fail(problem);
   }
@@ -101,8 +95,7 @@ async function look() {
 
 $("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
-  sessionStorage.setItem(KEY_SLOT, $("key").value.trim());
-  $("key").value = "";
+  keepKey($("key"));
   look();
 });
 

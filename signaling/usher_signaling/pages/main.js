@@ -2,13 +2,13 @@
 import { CALLS, describeCall, listBackends, openSideBand } from "./api.js";
 import { Call } from "./call.js";
 import { EventLog } from "./events.js";
+import { forgetKey, keepKey, storedKey } from "./key.js";
 import { Level, loudness, Wave } from "./meters.js";
 import { endingInWords, missing } from "./problems.js";
 import { StatsReader } from "./stats.js";
 import * as snippet from "./snippet.js";
 import * as view from "./view.js";
 
-const KEY_SLOT = "usher-api-key";
 const STATS_EVERY_MS = 1000;
 const METER_TEXT_EVERY_MS = 500;
 const MOST_READINGS = 60;
@@ -30,7 +30,7 @@ class Visit {
   #frame = 0;
   #meterText = 0;
   #sideBand = null;
-  #key = sessionStorage.getItem(KEY_SLOT) ?? "";
+  #key = storedKey();
 
   constructor(onEnd) {
     const model = $("backend").value;
@@ -63,8 +63,7 @@ class Visit {
   /** Opens or closes a WebSocket beside the call. */
   toggleSideBand() {
     if (this.#sideBand) return this.#sideBand.close();
-    const callId = this.#call.url.pathname.split("/").at(-1);
-    const socket = (this.#sideBand = openSideBand(callId, this.#key));
+    const socket = (this.#sideBand = openSideBand(this.#call.id, this.#key));
     sideLog.restart(performance.now());
     view.showSideBand(true);
     socket.addEventListener("open", () => sideLog.note("side-band open"));
@@ -102,7 +101,7 @@ class Visit {
     const words = { offer: "offer sent", answer: "answer received", ice: "ICE connected", dtls: "DTLS connected", channel: "data channel open", audio: "first audio" };
     log.note(words[name], at);
     if (name === "answer" && this.#call.url) {
-      log.note(`call ${this.#call.url.pathname.split("/").at(-1)}`, at);
+      log.note(`call ${this.#call.id}`, at);
       this.#describe();
     }
     if (name === "ice") view.lightPath("relay");
@@ -216,7 +215,7 @@ function endpoint({ address, ip, port }) {
 function fail(problem) {
   view.showProblem(problem);
   if (problem.code !== "key-needed" && problem.code !== "key-refused") return;
-  sessionStorage.removeItem(KEY_SLOT);
+  forgetKey();
   view.askForKey(true);
 }
 
@@ -235,7 +234,7 @@ function press() {
 
 async function offerBackends() {
   const chosen = $("backend").value;
-  view.showBackends(await listBackends(sessionStorage.getItem(KEY_SLOT) ?? ""), chosen);
+  view.showBackends(await listBackends(storedKey()), chosen);
   snippet.show($("snippet"), CALLS, $("backend").value);
 }
 
@@ -246,8 +245,7 @@ $("copy").addEventListener("click", async () => view.showCopied(await snippet.co
 $("mute").addEventListener("click", () => visit?.toggleMute());
 $("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
-  sessionStorage.setItem(KEY_SLOT, $("key").value.trim());
-  $("key").value = "";
+  keepKey($("key"));
   offerBackends();
   press();
 });

@@ -10,8 +10,8 @@ from usher_core.errors import RemoteError
 from usher_core.internal_api import DEFAULT_PAGE, MAX_PAGE
 from usher_signaling.call_ids import open_call_id
 from usher_signaling.call_list import FIRST, CallList
-from usher_signaling.errors import ApiError
-from usher_signaling.routes.realtime import CALLS, NO_STORE, call_object
+from usher_signaling.errors import NO_STORE, ApiError
+from usher_signaling.routes.realtime import CALLS, call_object
 from usher_signaling.routes.requests import admit
 from usher_signaling.services import Services
 

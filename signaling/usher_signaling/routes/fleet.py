@@ -9,13 +9,13 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from usher_signaling.errors import NO_STORE
 from usher_signaling.models import list_models
 from usher_signaling.routes.requests import admit
 from usher_signaling.services import Services
 
 FLEET = "/v1/fleet"
 MODELS = "/v1/models"
-NO_STORE = {"Cache-Control": "no-store"}
 
 
 def add_fleet_routes(app: FastAPI, services: Services) -> None:

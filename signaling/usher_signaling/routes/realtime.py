@@ -26,7 +26,7 @@ from usher_signaling.bodies import (
 )
 from usher_signaling.calls import Offer
 from usher_signaling.client_secrets import ClientSecret, parse_metadata, seal_secret
-from usher_signaling.errors import ApiError, unsupported_media_type
+from usher_signaling.errors import NO_STORE, ApiError, unsupported_media_type
 from usher_signaling.routes.requests import (
     admit,
     authenticate,
@@ -46,7 +46,6 @@ CLIENT_SECRETS = "/v1/realtime/client_secrets"
 
 MIN_SECRET_S = 10
 MAX_SECRET_S = 7200
-NO_STORE = {"Cache-Control": "no-store"}
 
 
 def add_realtime_routes(app: FastAPI, services: Services) -> None:

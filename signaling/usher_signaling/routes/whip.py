@@ -20,7 +20,7 @@ from usher_core.sdpfrag import Fragment, FragmentSection, build_fragment, parse_
 from usher_signaling.bodies import FRAGMENT, SDP, decode_sdp, media_type, read_body
 from usher_signaling.calls import Offer, OwnedCall
 from usher_signaling.entity_tags import IfMatch, entity_tag, parse_if_match
-from usher_signaling.errors import ApiError, call_not_found, unsupported_media_type
+from usher_signaling.errors import NO_STORE, ApiError, call_not_found, unsupported_media_type
 from usher_signaling.routes.requests import (
     admit,
     authenticate,
@@ -35,7 +35,6 @@ from usher_signaling.services import Services
 
 ENDPOINT = "/whip"
 SESSION = "/whip/{call_id}"
-NO_STORE = {"Cache-Control": "no-store"}
 MAX_CANDIDATES = 64
 
 
