@@ -1,0 +1,125 @@
+"""What both kinds share: the base of all models, and the parts of a pod that people set."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+IntOrPercent = Annotated[int | str, Field(json_schema_extra={"x-kubernetes-int-or-string": True})]
+FreeForm = Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
+Region = Annotated[str, Field(max_length=64, pattern=r"^([A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?)?$")]
+
+_DURATION_PARTS = re.compile(r"(\d+)(h|m|s)")
+_UNITS = {"h": 3600, "m": 60, "s": 1}
+
+
+def seconds(duration: str) -> int:
+    """Return the seconds of a duration such as `90s` or `1h30m`. The schema has checked its form."""
+    return sum(int(number) * _UNITS[unit] for number, unit in _DURATION_PARTS.findall(duration))
+
+
+def _check_duration(value: str) -> str:
+    if not re.fullmatch(r"([0-9]{1,6}(h|m|s)){1,3}", value):
+        raise ValueError("a duration is written as 90s, 5m or 1h30m")
+    return value
+
+
+Duration = Annotated[str, AfterValidator(_check_duration), Field(pattern=r"^([0-9]{1,6}(h|m|s)){1,3}$", max_length=20)]
+
+
+class Model(BaseModel):
+    """Base: camelCase outside, unknown fields ignored (a newer CRD may have more), immutable."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True, use_attribute_docstrings=True
+    )
+
+
+class LocalReference(Model):
+    """Names an object in the namespace of the pool."""
+
+    name: str = Field(min_length=1, max_length=253)
+    """Name of the object."""
+
+
+class Keys(Model):
+    """Where the keys of ufrags and hop datagrams come from."""
+
+    secret_ref: LocalReference | None = None
+    """Secret with a `keys.json` for this kind of program (docs/wire.md section 1), made and rotated by you. Left out:
+    the operator makes the keys of the namespace and rotates them."""
+
+
+class Resources(Model):
+    """CPU and memory of a container, as in a pod."""
+
+    requests: dict[str, IntOrPercent] = Field(default_factory=dict)
+    """What the scheduler reserves. An HPA on CPU needs a CPU request."""
+    limits: dict[str, IntOrPercent] = Field(default_factory=dict)
+    """What the container may not exceed. A CPU limit makes audio stutter: set memory only."""
+
+
+class Placement(Model):
+    """Where pods may run; the fields of a pod's spec with the same names."""
+
+    node_selector: dict[str, str] = Field(default_factory=dict)
+    """Labels that a node must have."""
+    tolerations: list[FreeForm] = Field(default_factory=list, max_length=32)
+    """Taints that don't keep the pods away."""
+    affinity: FreeForm | None = None
+    """Affinity rules of a pod."""
+    topology_spread_constraints: list[FreeForm] | None = Field(default=None, max_length=8)
+    """How pods are spread. Left out: over zones and nodes where possible."""
+    priority_class_name: str = Field(default="", max_length=253)
+    """Priority class of the pods."""
+
+
+class Disruption(Model):
+    """The PodDisruptionBudget: exactly one of the two fields."""
+
+    min_available: IntOrPercent | None = None
+    """Pods that stay when nodes are drained, as a number or a percentage."""
+    max_unavailable: IntOrPercent | None = None
+    """Pods that may be missing when nodes are drained, as a number or a percentage."""
+
+
+class Strategy(Model):
+    """How a rollout replaces pods."""
+
+    max_surge: IntOrPercent
+    """Pods above the wanted number during a rollout."""
+    max_unavailable: IntOrPercent
+    """Pods below the wanted number during a rollout."""
+
+
+class Metadata(Model):
+    """What we read of an object's metadata."""
+
+    name: str
+    namespace: str
+    uid: str
+    generation: int = 0
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+    deletion_timestamp: str | None = None
+    finalizers: list[str] = Field(default_factory=list)
+
+
+class Condition(Model):
+    """A condition, as in every Kubernetes API."""
+
+    type: str = Field(min_length=1, max_length=316)
+    """What it is about."""
+    status: Literal["True", "False", "Unknown"]
+    """Whether it holds."""
+    reason: str = Field(min_length=1, max_length=1024)
+    """Why, in one CamelCase word for programs."""
+    message: str = Field(max_length=32768)
+    """Why, in a sentence for people, with what to change."""
+    last_transition_time: str = Field(json_schema_extra={"format": "date-time"})
+    """When the status last changed."""
+    observed_generation: int | None = Field(default=None, ge=0)
+    """The generation of the spec that this was said of."""

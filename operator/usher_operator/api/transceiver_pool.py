@@ -1,0 +1,152 @@
+"""TransceiverPool: the pods that own calls."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from usher_core.ids import MAX_CLUSTER
+from usher_operator.api.common import (
+    Condition,
+    Disruption,
+    Duration,
+    FreeForm,
+    Keys,
+    LocalReference,
+    Metadata,
+    Model,
+    Placement,
+    Region,
+    Resources,
+    Strategy,
+)
+
+
+class Media(Model):
+    """The sockets of a transceiver."""
+
+    port: int = Field(default=7200, ge=1024, le=65535)
+    """UDP port that relays send to."""
+    http_port: int = Field(default=7280, ge=1024, le=65535)
+    """TCP port of the internal API, probes and metrics."""
+
+
+class Capacity(Model):
+    """How much one pod takes."""
+
+    max_sessions_per_pod: int = Field(default=50, ge=1, le=10_000)
+    """Calls at a time; a pod refuses more, and signaling places them elsewhere."""
+
+
+class Drain(Model):
+    """How a transceiver ends."""
+
+    grace_period: Duration = "1h"
+    """How long calls may go on after a pod was told to end."""
+
+
+class Backend(Model):
+    """What answers the callers."""
+
+    type: str = Field(default="echo", min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """`echo`, `parrot`, or the name of an entry point `usher.backends` in the image."""
+    config: FreeForm = Field(default_factory=dict)
+    """Configuration of the backend, no secrets."""
+
+
+class TransceiverPoolSpec(Model):
+    """The wanted state of a TransceiverPool."""
+
+    replicas: int = Field(default=1, ge=0, le=10_000)
+    """Number of transceivers; the scale subresource writes it."""
+    cluster_id: int | None = Field(default=None, ge=1, le=MAX_CLUSTER, alias="clusterID")
+    """Number of the address space of this pool's pod ids, other for every pool anywhere that relays may share. Left
+    out: the operator takes one of its range. Can't be changed."""
+    image: str = Field(default="", max_length=512)
+    """Image of the transceiver. Empty: the operator's default."""
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    """When the image is pulled."""
+    image_pull_secrets: list[LocalReference] = Field(default_factory=list, max_length=16)
+    """Secrets for the registry."""
+    region: Region = ""
+    """Region that these transceivers are in, such as `eu-west`."""
+    media: Media = Field(default_factory=Media)
+    """The sockets of a transceiver."""
+    capacity: Capacity = Field(default_factory=Capacity)
+    """How much one pod takes."""
+    backend: Backend = Field(default_factory=Backend)
+    """What answers the callers."""
+    drain: Drain = Field(default_factory=Drain)
+    """How a transceiver ends."""
+    max_session_age: Duration = "2h"
+    """Longest life of a call; it bounds how long an old key is kept."""
+    idle_timeout: Duration = "0s"
+    """Ends a call without speech and events for so long; `0s`: never."""
+    keys: Keys = Field(default_factory=Keys)
+    """Keys of ufrags and hop datagrams."""
+    internal_token_secret_ref: LocalReference | None = None
+    """Secret whose `token` opens the internal API. Left out: the operator makes one for the namespace."""
+    strategy: Strategy = Field(default_factory=lambda: Strategy(max_surge="25%", max_unavailable=0))
+    """How a rollout replaces pods."""
+    disruption: Disruption = Field(default_factory=lambda: Disruption(max_unavailable=1))
+    """How many pods a node drain may take at a time."""
+    placement: Placement = Field(default_factory=Placement)
+    """Where pods may run."""
+    resources: Resources = Field(default_factory=lambda: Resources(requests={"cpu": "500m", "memory": "256Mi"}))
+    """CPU and memory of a transceiver."""
+    pod_template: FreeForm = Field(default_factory=dict)
+    """Merged into the pod last: metadata and spec of what no field here covers."""
+    paused: bool = False
+    """Leave everything as it is until this is false again."""
+
+
+class TerminatingPod(Model):
+    """A pod that ends once its calls have."""
+
+    name: str = Field(max_length=253)
+    """Name of the pod."""
+    sessions: int | None = None
+    """Calls it still has; absent when it does not answer."""
+
+
+class TransceiverPoolStatus(Model):
+    """The observed state of a TransceiverPool."""
+
+    observed_generation: int | None = None
+    """Generation of the spec that this status is about."""
+    cluster_id: int | None = Field(default=None, alias="clusterID")
+    """Cluster id in use. Never changes."""
+    replicas: int = 0
+    """Active transceivers: neither draining nor ending."""
+    ready_replicas: int = 0
+    """Active transceivers that are ready."""
+    updated_replicas: int = 0
+    """Active transceivers of the newest template."""
+    draining_replicas: int = 0
+    """Transceivers that take no new calls and wait for their last one."""
+    waiting_replicas: int = 0
+    """Pods that wait for a pod id."""
+    sessions: int = 0
+    """Calls in all pods, rounded up to a step so that the status does not change with every call."""
+    terminating: list[TerminatingPod] = Field(default_factory=list, max_length=32)
+    """Pods that end once their calls have, the first 32."""
+    last_pod_id: int | None = Field(default=None, alias="lastPodID")
+    """Highest pod id given."""
+    selector: str = ""
+    """Label selector of the active pods, for the scale subresource."""
+    key_ids: list[str] = Field(default_factory=list, max_length=64)
+    """Keys in use and their state, such as `ice/A active 12d`; never the keys."""
+    conditions: list[Condition] = Field(default_factory=list, max_length=16)
+    """Accepted, ClusterIDAllocated, Available, KeysReady, Progressing, Ready."""
+
+
+class TransceiverPool(Model):
+    """Pods that own calls: ICE, DTLS, SRTP, media and the backend."""
+
+    kind: ClassVar[str] = "TransceiverPool"
+    plural: ClassVar[str] = "transceiverpools"
+
+    metadata: Metadata
+    spec: TransceiverPoolSpec = Field(default_factory=TransceiverPoolSpec)
+    status: TransceiverPoolStatus = Field(default_factory=TransceiverPoolStatus)

@@ -1,0 +1,56 @@
+"""Conditions: how a pool says in words that programs and people understand how it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from usher_operator.api.common import Condition
+
+Status = Literal["True", "False", "Unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One condition without its times: what a plan decides."""
+
+    type: str
+    status: Status
+    reason: str
+    message: str
+
+
+def merge(
+    verdicts: Iterable[Verdict], previous: Iterable[Condition], generation: int, now: float
+) -> list[dict[str, Any]]:
+    """Return the conditions for a status.
+
+    Args:
+        verdicts: what holds now, in the order they shall stand.
+        previous: the conditions of the status as it is; one whose status did not change keeps its time.
+        generation: generation of the spec that was looked at.
+        now: Unix seconds.
+    """
+    before = {condition.type: condition for condition in previous}
+    conditions = []
+    for verdict in verdicts:
+        old = before.get(verdict.type)
+        same = old is not None and old.status == verdict.status
+        conditions.append(
+            {
+                "type": verdict.type,
+                "status": verdict.status,
+                "reason": verdict.reason,
+                "message": verdict.message,
+                "lastTransitionTime": old.last_transition_time if same and old else timestamp(now),
+                "observedGeneration": generation,
+            }
+        )
+    return conditions
+
+
+def timestamp(now: float) -> str:
+    """Return Unix seconds in the form of the API, such as `2025-01-01T00:00:00Z`."""
+    return datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,1 @@
+"""Cluster ids and pod ids: numbers that no two transceivers ever share (design D13)."""

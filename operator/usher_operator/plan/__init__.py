@@ -1,0 +1,1 @@
+"""What to do about a pool: pure functions of what was seen and of `now`."""

@@ -1,0 +1,1 @@
+"""Specs to manifests."""

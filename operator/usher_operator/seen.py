@@ -1,0 +1,98 @@
+"""What a plan looks at: plain values of the objects around a pool. Read from the API by `observe`; no I/O here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from usher_core.internal_api import Load
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PodSeen:
+    """The parts of a pod that plans use. Times are Unix seconds."""
+
+    name: str
+    namespace: str
+    uid: str
+    resource_version: str
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    created_at: float
+    deleted_at: float | None
+    phase: str
+    """Pending, Running, Succeeded, Failed or Unknown."""
+    ready: bool
+    ip: str
+    node: str
+    gates: tuple[str, ...]
+    """Names of the scheduling gates, in their order: a JSON patch removes one by its index."""
+    waiting_reason: str
+    """Why the main container waits, such as ImagePullBackOff; "" when it does not."""
+    restarts: int
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether its deletion has begun or its containers have ended for good."""
+        return self.deleted_at is not None or self.phase in ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class TransceiverPoolSeen:
+    """Everything that `plan_transceiver_pool` needs beside the pool. Children are None when they do not exist."""
+
+    pods: tuple[PodSeen, ...]
+    """All pods of the pool, ending ones too."""
+    cluster_pod_ids: tuple[int, ...]
+    """Pod ids of all pods anywhere in sight that carry the pool's cluster id."""
+    loads: Mapping[str, Load]
+    """By pod uid; a pod that did not answer is missing."""
+    deployment: Json | None
+    children: Mapping[str, Json]
+    """Other children by `Kind/name`: Service, PodDisruptionBudget, ServiceAccount, ConfigMap."""
+    leases: tuple[Json, ...]
+    """Leases of cluster ids in the identity namespace."""
+    holders: frozenset[str] = frozenset()
+    """`namespace/name` of pools that hold a cluster id and still exist or have pods."""
+    secrets: frozenset[str] = frozenset()
+    """Names of the Secrets of the namespace that exist (of those the pool refers to)."""
+    key_ids: tuple[str, ...] = ()
+    """Keys in use and their state, for the status."""
+    keys_fault: str = ""
+    """Why the keys are not ready, "" when they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSeen:
+    """A node's addresses, for NodePort and HostPort."""
+
+    name: str
+    addresses: tuple[str, ...]
+    """External IPs, or internal ones where there are none."""
+    ready: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RelayPoolSeen:
+    """Everything that `plan_relay_pool` needs beside the pool. Children are None when they do not exist."""
+
+    pods: tuple[PodSeen, ...]
+    workload: Json | None
+    """The Deployment or DaemonSet."""
+    service: Json | None
+    children: Mapping[str, Json]
+    """Other children by `Kind/name`: PodDisruptionBudget, ServiceAccount, Role, RoleBinding."""
+    nodes: tuple[NodeSeen, ...] = ()
+    pod_security: str = ""
+    """The level that the namespace enforces: privileged, baseline, restricted, or "" for none."""
+    resolved: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """IPs of the host names that the Service or the spec name; the last good answer."""
+    secrets: frozenset[str] = frozenset()
+    """Names of the Secrets of the namespace that exist (of those the pool refers to)."""
+    key_ids: tuple[str, ...] = ()
+    """Keys in use and their state, for the status."""
+    keys_fault: str = ""
+    """Why the keys are not ready, "" when they are."""
