@@ -56,6 +56,15 @@ def test_no_module_is_too_long_to_read() -> None:
     assert {name: length for name, length in lengths.items() if length > MAX_LINES} == {}
 
 
+def test_patterns_that_ignore_case_know_ascii_letters_only() -> None:
+    """Else `s` is also U+017F, and `k` the sign of kelvin."""
+    for package in PACKAGES:
+        for path in package.rglob("*.py"):
+            for line in path.read_text().splitlines():
+                assert not re.search(r"\bre\.(I|IGNORECASE)\b", line) or "re.ASCII" in line, (path, line)
+                assert not re.search(r"\(\?[a-z]*i[a-z]*[:)]", line) or "re.ASCII" in line, (path, line)
+
+
 def test_every_to_do_has_an_owner() -> None:
     lonely = re.compile(r"\b(?:TODO|FIXME|XXX)\b(?!\(\w+\))")
     own = Path(__file__)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.sdp_samples import CREDENTIALS, FINGERPRINT, LOCAL, audio, data, offer
+from usher_core.errors import RemoteError
 from usher_transceiver.sdp import (
     AUDIO_LEVEL_URI,
     MID_URI,
@@ -152,6 +153,12 @@ def test_the_spelling_of_opus_is_kept(codec: str) -> None:
     parsed = parse_offer(offer(audio(codec=(f"a=rtpmap:111 {codec}",)), session=()))
     assert f"a=rtpmap:111 {codec}\r\n" in build_answer(parsed, LOCAL)
     assert parsed.audio.clock_rate == int(codec.split("/")[1])
+
+
+@pytest.mark.parametrize("codec", ["opu\u017f/48000/2", "\uff4fpus/48000/2", "opus/4800\u0660/2", "opus/48000/\u0662"])
+def test_letters_and_digits_of_other_alphabets_are_no_opus(codec: str) -> None:
+    with pytest.raises(RemoteError, match="expected the Opus codec"):
+        parse_offer(offer(audio(codec=(f"a=rtpmap:111 {codec}",)), session=()))
 
 
 def test_the_clients_preferred_opus_is_taken() -> None:

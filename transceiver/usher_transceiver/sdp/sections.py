@@ -25,7 +25,7 @@ _AUDIO_PROFILES: Final = frozenset(
 _DATA_PROFILES: Final = frozenset({"UDP/DTLS/SCTP", "TCP/DTLS/SCTP", "DTLS/SCTP"})
 
 # RFC 7587 §7 allows 48000/2 only; SIP stacks and small devices write what they capture.
-_OPUS = re.compile(r"([0-9]{1,3}) (opus/(8000|12000|16000|24000|48000)(?:/([12]))?)", re.IGNORECASE)
+_OPUS = re.compile(r"([0-9]{1,3}) (opus/(8000|12000|16000|24000|48000)(?:/([12]))?)", re.ASCII | re.IGNORECASE)
 _RTPMAP = re.compile(rf"([0-9]{{1,3}}) {TOKEN}/[0-9]{{1,9}}(?:/[0-9]{{1,9}})?")
 _FMTP = re.compile(r"([0-9]{1,3}) (.+)")
 _EXTMAP = re.compile(r"([0-9]{1,3})(?:/sendrecv)? ([^ ]+)(?: .*)?")
