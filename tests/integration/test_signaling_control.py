@@ -408,7 +408,10 @@ async def test_a_new_transceiver_is_found_by_a_replica_that_has_not_heard_of_it(
         entry = Transceiver(cluster=1, pod=POD, udp=running.rig.transceiver.udp, http=running.rig.transceiver.http)
         running.write_routes(entry)
         caller = services.authenticator.authenticate(KEY["Authorization"])
-        assert (await services.calls.find(caller, call_id)).owner == entry
+        try:
+            assert (await services.calls.find(caller, call_id)).owner == entry
+        finally:
+            await services.client.close()
 
 
 async def test_plain_http_is_told_to_upgrade(tmp_path: Path) -> None:
