@@ -15,7 +15,7 @@ from usher_core.keys import KeyFile, parse_key_file
 from usher_signaling.api_keys import hashed_line, new_api_key
 
 
-@click.group()
+@click.group(no_args_is_help=False)
 def keys() -> None:
     """Make and look at key files."""
 
@@ -70,7 +70,7 @@ def _cluster_ids(text: str) -> tuple[int, ...]:
     ids = []
     for part in text.split(","):
         number = part.strip()
-        if not number.isascii() or not number.isdigit() or not 1 <= int(number) <= MAX_CLUSTER:
+        if not number.isascii() or not number.isdigit() or len(number) > 9 or not 1 <= int(number) <= MAX_CLUSTER:
             raise LocalError(f"--cluster: {number!r} is no cluster id", f"one is a number within 1..{MAX_CLUSTER}")
         ids.append(int(number))
     return tuple(dict.fromkeys(ids))

@@ -3,9 +3,9 @@ from pathlib import Path
 
 from click.testing import CliRunner, Result
 
+from usher_cli import commands
 from usher_cli.key_files import make_key_files
 from usher_cli.keys_command import _describe, read_key_file
-from usher_cli.main import main
 from usher_core.ids import Route
 from usher_core.keys import HopKeyRing, IceKeyRing, KeyFile, KeyState
 from usher_core.sealed import Sealer
@@ -15,7 +15,7 @@ NOW = 1_790_000_000.0
 
 
 def usher(*arguments: str) -> Result:
-    return CliRunner().invoke(main, arguments)
+    return CliRunner().invoke(commands.usher, arguments)
 
 
 def test_each_program_gets_only_what_it_may_know(tmp_path: Path) -> None:

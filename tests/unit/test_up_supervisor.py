@@ -187,3 +187,24 @@ async def test_a_program_still_starting_is_ended_too() -> None:
     await world.supervisor.stop()
     await ended(task)
     assert world.told == []
+
+
+async def test_what_is_given_up_in_the_middle_of_its_start_is_killed() -> None:
+    world = World(lambda _: None)
+    may_spawn = asyncio.Event()
+    spawn = world.spawn
+
+    async def slowly(name: str, arguments: Sequence[str]) -> FakeProgram:
+        await may_spawn.wait()
+        return await spawn(name, arguments)
+
+    supervisor = Supervisor(slowly, world, world.sleep, lambda: world.now)
+    task = asyncio.create_task(supervisor.keep(Post("relay-1", list)))
+    await asyncio.sleep(0)
+    await supervisor.stop()
+    task.cancel()
+    may_spawn.set()
+    with pytest.raises(asyncio.CancelledError):
+        await ended(task)
+    assert await world.programs[0].wait() == -signal.SIGKILL
+    assert world.told == []

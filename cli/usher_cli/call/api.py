@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import json
 from dataclasses import dataclass
 from typing import Any, Self
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urljoin, urlsplit
 
 import httpx
 
@@ -13,6 +16,10 @@ from usher_core.ids import is_loopback_host
 
 CALLS_PATH = "/v1/realtime/calls"
 ANSWER_LIMIT_S = 15.0
+"""From the request to the last byte of the answer."""
+HANG_UP_LIMIT_S = 2.0
+MAX_ANSWER = 128 * 1024
+"""Bytes of a body. An SDP answer has some KiB."""
 
 
 class CallError(RemoteError):
@@ -30,16 +37,63 @@ class Placed:
     url: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What the server answered, read whole."""
+
+    status: int
+    headers: httpx.Headers
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        return self.body.decode("utf-8", "replace")
+
+    def json(self) -> Any:
+        """Return the body as JSON. Raises ValueError."""
+        try:
+            return json.loads(self.body)
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
+
+
 def calls_url(url: str) -> str:
     """Return where to POST the offer: `url` itself, or the calls API below a base URL without a path.
 
     Raises LocalError for what is no HTTP URL.
     """
-    parts = urlsplit(url if "://" in url else f"http://{url}")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise LocalError(f"{url!r} is no HTTP URL", "write http://127.0.0.1:8080, say")
+    try:
+        parts = _http_parts(url if "://" in url else f"http://{url}")
+    except ValueError:
+        raise LocalError(f"{url!r} is no HTTP URL", "write http://127.0.0.1:8080, say") from None
     path = parts.path if parts.path.strip("/") else CALLS_PATH
     return f"{parts.scheme}://{parts.netloc}{path}"
+
+
+def bearer(api_key: str | None) -> dict[str, str]:
+    """Return the header that carries a key; none without one. Raises LocalError for what no header can carry."""
+    if not api_key:
+        return {}
+    if not all("!" <= character <= "~" for character in api_key):
+        raise LocalError(
+            "--api-key: a key has visible ASCII characters only", "copy it again; `usher keys api` makes one"
+        )
+    return {"Authorization": f"Bearer {api_key}"}
+
+
+def _http_parts(url: str) -> SplitResult:
+    """Return the parts of an HTTP URL. Raises ValueError for what a client can't connect to."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("not an HTTP URL")
+    # Each finds faults that the others let pass; all of them would be errors of a later moment.
+    _ = parts.port
+    parts.hostname.encode("idna")
+    try:
+        httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise ValueError(str(error)) from None
+    return parts
 
 
 class CallsApi:
@@ -48,14 +102,20 @@ class CallsApi:
     Args:
         url: base URL, or that of the calls resource.
         api_key: sent as Bearer; None: none.
+
+    Raises LocalError when one of them can't be used.
     """
 
     def __init__(self, url: str, api_key: str | None) -> None:
         self._url = calls_url(url)
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        # Compressed answers could become larger than what is read of them.
+        headers = {**bearer(api_key), "Accept-Encoding": "identity"}
         # A proxy of the environment is for other machines; few leave out 127.0.0.1.
         is_here = is_loopback_host(urlsplit(self._url).hostname or "")
-        self._client = httpx.AsyncClient(headers=headers, timeout=ANSWER_LIMIT_S, trust_env=not is_here)
+        try:
+            self._client = httpx.AsyncClient(headers=headers, timeout=ANSWER_LIMIT_S, trust_env=not is_here)
+        except (ImportError, ValueError, httpx.InvalidURL) as error:
+            raise LocalError(f"the proxy that the environment names can't be used: {error}", "see HTTP_PROXY") from None
 
     async def __aenter__(self) -> Self:
         return self
@@ -66,45 +126,74 @@ class CallsApi:
     async def place(self, offer: str) -> Placed:
         """POST the offer. Raises CallError."""
         try:
-            response = await self._client.post(self._url, content=offer, headers={"Content-Type": "application/sdp"})
+            answer = await self._ask("POST", self._url, ANSWER_LIMIT_S, offer)
         except httpx.ConnectError:
             raise CallError(f"nobody answers at {self._url}: is `usher up` running?") from None
-        except httpx.TimeoutException:
-            raise CallError(f"no answer from {self._url} within {ANSWER_LIMIT_S:.0f} s") from None
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except (httpx.TimeoutException, TimeoutError):
+            raise CallError(
+                f"the server is at fault: no whole answer from {self._url} within {ANSWER_LIMIT_S:.0f} s"
+            ) from None
+        except httpx.HTTPError as error:
             raise CallError(f"talking to {self._url} failed: {error}") from None
-        if response.status_code != httpx.codes.CREATED:
-            raise CallError(_refusal(response))
-        location = response.headers.get("Location")
-        return Placed(response.text, str(response.url.join(location)) if location else None)
+        if answer.status != httpx.codes.CREATED:
+            raise CallError(_refusal(answer))
+        return Placed(answer.text, self._call_url(answer.headers.get("Location")))
 
     async def describe(self, url: str) -> dict[str, Any]:
         """GET what the server tells about a call; empty when it does not tell. A call goes on without it."""
         for _ in range(2):
             try:
-                response = await self._client.get(url)
-                found = response.json() if response.is_success else {}
+                answer = await self._ask("GET", url, ANSWER_LIMIT_S)
+                found = answer.json() if answer.status == httpx.codes.OK else {}
             except httpx.RemoteProtocolError:
                 # The server closed the connection that was kept alive; a new one gets an answer.
                 continue
-            except (httpx.HTTPError, ValueError):
+            except (httpx.HTTPError, CallError, TimeoutError, ValueError):
                 break
             return found if isinstance(found, dict) else {}
         return {}
 
     async def hang_up(self, url: str) -> None:
         """End a call; a failure is of no matter, since closing the connection ends it too."""
+        with contextlib.suppress(httpx.HTTPError, CallError, TimeoutError):
+            await self._ask("POST", f"{url}/hangup", HANG_UP_LIMIT_S)
+
+    async def _ask(self, method: str, url: str, limit_s: float, sdp: str | None = None) -> _Answer:
+        """Send a request, and an offer with it; return the whole answer.
+
+        Raises TimeoutError after `limit_s` in all, CallError when the answer is too long, httpx.HTTPError.
+        """
+        headers = {"Content-Type": "application/sdp"} if sdp is not None else {}
+        body = bytearray()
+        async with (
+            # Those of httpx count from byte to byte; a server that dribbles would never meet them.
+            asyncio.timeout(limit_s),
+            self._client.stream(method, url, content=sdp, headers=headers) as response,
+        ):
+            async for part in response.aiter_raw():
+                body += part
+                if len(body) > MAX_ANSWER:
+                    raise CallError(f"the server is at fault: its answer has more than {MAX_ANSWER // 1024} KiB")
+        return _Answer(response.status_code, response.headers, bytes(body))
+
+    def _call_url(self, location: str | None) -> str | None:
+        """Return the call's own URL. Raises CallError when what the server names is none."""
+        if location is None:
+            return None
         try:
-            await self._client.post(f"{url}/hangup")
-        except httpx.HTTPError:
-            return
+            url = urljoin(self._url, location)
+            _http_parts(url)
+        except ValueError:
+            raise CallError(f"the server is at fault: its Location {location[:200]!r} is no HTTP URL") from None
+        return url
 
 
-def _refusal(response: httpx.Response) -> str:
+def _refusal(answer: _Answer) -> str:
     try:
-        said = str(response.json()["error"]["message"])
+        said = str(answer.json()["error"]["message"])
     except (ValueError, KeyError, TypeError):
-        said = " ".join(response.text.split())[:200]
+        said = answer.text
+    said = " ".join(said.split())[:200]
     words = {
         400: "the server does not like our offer",
         401: "the server wants another key (--api-key, or USHER_API_KEY)",
@@ -112,5 +201,5 @@ def _refusal(response: httpx.Response) -> str:
         404: "there is no calls API here: is this the base URL of usher?",
         429: "the server has too many requests",
         503: "no transceiver takes the call now",
-    }.get(response.status_code, "the server refused")
-    return f"{words} (HTTP {response.status_code}{f': {said}' if said else ''})"
+    }.get(answer.status, "the server refused")
+    return f"{words} (HTTP {answer.status}{f': {said}' if said else ''})"

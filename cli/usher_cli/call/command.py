@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
+import ipaddress
 import json
+import math
 import sys
 import time
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
+from usher_cli.interruptible import run_interruptible
+from usher_cli.output_file import check_output_file
 from usher_core.errors import LocalError
 from usher_core.ids import split_host_port
 
@@ -19,12 +22,36 @@ MAX_CONCURRENCY = 200
 MAX_SECONDS = 3600
 
 
+class _Number(click.FloatRange):
+    """A number within a range. `nan` is none: it lies on neither side of a bound."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a number", param, ctx)
+        return number
+
+
+def _read_address(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[str, int] | None:
+    """Return `IP:PORT` as the pair of both. Raises click.BadParameter."""
+    if value is None:
+        return None
+    try:
+        host, port = split_host_port(value)
+        ipaddress.ip_address(host)
+    except (LocalError, ValueError):
+        port = 0
+    if not port:
+        raise click.BadParameter(f"{value!r} is no IP:PORT")
+    return host, port
+
+
 @click.command()
 @click.argument("url")
 @click.option("--api-key", envvar="USHER_API_KEY", help="Key of the server; better given as USHER_API_KEY.")
 @click.option(
     "--seconds",
-    type=click.FloatRange(0.5, MAX_SECONDS),
+    type=_Number(0.5, MAX_SECONDS),
     default=5.0,
     show_default=True,
     help="Length of a call, once connected.",
@@ -34,7 +61,7 @@ MAX_SECONDS = 3600
 )
 @click.option(
     "--talk",
-    type=click.FloatRange(0.1, MAX_SECONDS),
+    type=_Number(0.1, MAX_SECONDS),
     help="Send the tone for so many seconds and then silence: what `parrot` needs, which waits for a pause.",
 )
 @click.option("--wav", type=click.Path(path_type=Path), help="Send this sound file, once, in place of the tone.")
@@ -63,6 +90,7 @@ MAX_SECONDS = 3600
 )
 @click.option(
     "--via",
+    callback=_read_address,
     metavar="IP:PORT",
     help="Send media here and not to the addresses in the answer: through a proxy that drops packets, say.",
 )
@@ -81,7 +109,7 @@ def call(  # noqa: PLR0913  (one parameter per flag)
     concurrency: int | None,
     load: bool,
     full_every: int,
-    via: str | None,
+    via: tuple[str, int] | None,
 ) -> NoReturn:
     """Place real calls at URL and report times, loss and what came back.
 
@@ -90,12 +118,20 @@ def call(  # noqa: PLR0913  (one parameter per flag)
     """
     # Here, so that `usher call --help` does not wait for them.
     from usher_cli.call import report, result, source  # noqa: PLC0415
-    from usher_cli.call.run import Plan, place_calls  # noqa: PLC0415
+    from usher_cli.call.api import bearer, calls_url  # noqa: PLC0415
+    from usher_cli.call.run import Plan, place_calls, recording_path  # noqa: PLC0415
 
     if wav is not None and talk is not None:
         raise LocalError("--wav and --talk exclude each other", "a file has its own length")
     if load and (wav is not None or talk is not None):
         raise LocalError("--load sends the tone without end", "leave out --wav and --talk")
+    bearer(api_key)
+    calls_url(url)
+    if record is not None:
+        # Not only when the calls are over.
+        check_output_file("--record", record)
+        for number in range(1, count + 1):
+            check_output_file("--record", recording_path(record, number, count))
     plan = Plan(
         url=url,
         api_key=api_key,
@@ -104,7 +140,7 @@ def call(  # noqa: PLR0913  (one parameter per flag)
         count=count,
         concurrency=min(concurrency or count, MAX_CONCURRENCY),
         record=record,
-        via=split_host_port(via) if via is not None else None,
+        via=via,
         any_reply=any_reply,
     )
     started, cpu = time.monotonic(), time.process_time()
@@ -112,9 +148,9 @@ def call(  # noqa: PLR0913  (one parameter per flag)
     if load:
         from usher_cli.call.load import place_load  # noqa: PLC0415
 
-        results, load_report = asyncio.run(place_load(plan, full_every, report.progress))
+        results, load_report = run_interruptible(place_load(plan, full_every, report.progress))
     else:
-        results = asyncio.run(place_calls(plan, report.progress))
+        results = run_interruptible(place_calls(plan, report.progress))
     summary = result.summarise(results, time.monotonic() - started, time.process_time() - cpu)
     if as_json:
         print(json.dumps(result.as_json(results, summary, load_report)))

@@ -24,7 +24,12 @@ _COLUMNS: tuple[tuple[str, str, int], ...] = (
 
 def progress(number: int, step: str) -> None:
     """Say on stderr what a call does; number 0 stands for the light calls of a load."""
-    print(f"call {number}: {step}" if number else f"load: {step}", file=sys.stderr, flush=True)
+    print(f"call {number}: {printable(step)}" if number else f"load: {printable(step)}", file=sys.stderr, flush=True)
+
+
+def printable(text: str) -> str:
+    """Return a text in one line and without control characters: what a server says must not steer a terminal."""
+    return "".join(character for character in " ".join(text.split()) if character.isprintable())
 
 
 def text(results: Sequence[CallResult], summary: dict[str, Any]) -> str:
@@ -32,8 +37,8 @@ def text(results: Sequence[CallResult], summary: dict[str, Any]) -> str:
     lines = ["call  ok " + "".join(f"{title:>{width}}" for title, _, width in _COLUMNS) + "  transceiver"]
     for number, result in enumerate(results, 1):
         cells = "".join(f"{_cell(getattr(result, name)):>{width}}" for _, name, width in _COLUMNS)
-        lines.append(f"{number:>4}  {'yes' if result.ok else 'NO ':<3}{cells}  {result.transceiver or '-'}")
-        lines += [f"      {fault}" for fault in result.wrong]
+        lines.append(f"{number:>4}  {'yes' if result.ok else 'NO ':<3}{cells}  {printable(result.transceiver or '-')}")
+        lines += [f"      {printable(fault)}" for fault in result.wrong]
     lines.append("")
     lines.append(f"{summary['ok']} of {summary['calls']} calls right in {summary['elapsed_s']} s")
     for title, name in (
@@ -50,7 +55,7 @@ def text(results: Sequence[CallResult], summary: dict[str, Any]) -> str:
 def load_text(load: dict[str, Any]) -> str:
     """Return what the light calls saw, and whether this client kept up."""
     lines = ["", f"{load['connected']} of {load['light_calls']} light calls connected"]
-    lines += [f"  {count} x {fault}" for fault, count in load["wrong"].items()]
+    lines += [f"  {count} x {printable(fault)}" for fault, count in load["wrong"].items()]
     lines.append(f"packets: {load['sent']} sent, {load['received']} came back, {100 * load['lost_share']:.2f} % lost")
     lag = load["send_lag_ms"] or {"p99": 0.0, "max": 0.0}
     lines.append(

@@ -66,11 +66,13 @@ def _result(number: int, record: CallRecord | CallResult, plan: Plan) -> CallRes
     if isinstance(record, CallResult):
         return record
     if plan.record is not None:
-        path = plan.record
-        if plan.count > 1:
-            path = path.with_stem(f"{path.stem}-{number}")
-        _write_recording(path, record)
+        _write_recording(recording_path(plan.record, number, plan.count), record)
     return judge(record, plan.source, any_reply=plan.any_reply)
+
+
+def recording_path(path: Path, number: int, count: int) -> Path:
+    """Return where to record call `number` of `count`: `path`, with the number before its suffix if there are more."""
+    return path.with_stem(f"{path.stem}-{number}") if count > 1 else path
 
 
 def _write_recording(path: Path, record: CallRecord) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -19,4 +20,6 @@ def write_atomically(path: Path, text: str) -> None:
         scratch.chmod(0o600)
         scratch.replace(path)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            scratch.unlink()
         raise LocalError(f"can't write {path}: {error.strerror}") from None

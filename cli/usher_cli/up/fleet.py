@@ -7,6 +7,7 @@ port, then signaling, which advertises that port and asks the relays' admin page
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections import defaultdict
@@ -25,6 +26,7 @@ from usher_cli.up.readiness import wait_until_calls_succeed
 from usher_cli.up.run_directory import CLUSTER, RunDirectory
 from usher_cli.up.settings import UpSettings
 from usher_cli.up.supervisor import Post, Supervisor
+from usher_core.errors import LocalError
 from usher_core.ids import join_host_port, split_host_port
 
 LISTENER = 1
@@ -88,7 +90,8 @@ class Fleet:
                 end.cancel()
             await asyncio.gather(*ends, return_exceptions=True)
             if self._opened and self._settings.state_file is not None:
-                self._settings.state_file.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    self._settings.state_file.unlink()
 
     def kill(self) -> None:
         """End all children at once."""
@@ -102,20 +105,17 @@ class Fleet:
             case "relay":
                 self._udp = facts["listeners"][str(LISTENER)]
                 self._admins[name] = member.fact("admin")
-            case "transceiver":
-                self._directory.write_routes(self._members.transceivers())
             case "signaling":
                 self._http = member.fact("http").removeprefix("http://")
         _log.info("program is ready", name=name, pid=pid)
-        self._publish()
+        self._write_files()
         self._first_ready[name].set()
 
     def on_end(self, name: str) -> None:
         """Take a program out, as the supervisor's watcher."""
         self._members.remove(name)
         if not self._ending:
-            self._directory.write_routes(self._members.transceivers())
-            self._publish()
+            self._write_files()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a task whose failure is the fleet's."""
@@ -142,7 +142,7 @@ class Fleet:
         await self._until_ready([*transceivers, "signaling"])
         await wait_until_calls_succeed(self._members)
         self._opened = True
-        self._publish()
+        self._write_files()
         announce(self._url)
 
     def _fill_relay(self, name: str) -> None:
@@ -155,10 +155,19 @@ class Fleet:
         for name in names:
             await self._first_ready[name].wait()
 
-    def _publish(self) -> None:
+    def _write_files(self) -> None:
+        """Write who runs now. A full disk must not end calls: what fails is logged, and tried at the next change."""
+        state_file = self._settings.state_file
+        try:
+            self._directory.write_routes(self._members.transceivers())
+        except LocalError as error:
+            _log.error("the relays do not learn of this change", reason=str(error))
         # Before that some ports are not known.
-        if self._opened and self._settings.state_file is not None:
-            write_atomically(self._settings.state_file, self._members.state(self._url, self._udp))
+        if self._opened and state_file is not None:
+            try:
+                write_atomically(state_file, self._members.state(self._url, self._udp))
+            except LocalError as error:
+                _log.error("the state file is not up to date", reason=str(error))
 
     @property
     def _url(self) -> str:

@@ -26,4 +26,4 @@ def die_with_parent(parent: int) -> None:
 
 if __name__ == "__main__":
     die_with_parent(int(sys.argv[1]))
-    main(args=sys.argv[2:], prog_name="usher")
+    main(sys.argv[2:])

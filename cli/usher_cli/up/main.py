@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 
+from usher_cli.output_file import check_output_file
 from usher_cli.up.addresses import advertised_addresses, check_port_is_free, resolve
 from usher_cli.up.fleet import Fleet
 from usher_cli.up.log_writer import LogWriter
@@ -21,31 +22,34 @@ def run(settings: UpSettings) -> None:
     """Run until SIGINT, SIGTERM or SIGHUP. Raises LocalError when it can't start."""
     log = LogWriter(sys.stderr.buffer)
     logs.configure(settings.log_format, settings.log_level, log)
+    if settings.state_file is not None:
+        check_output_file("--state-file", settings.state_file)
     settings = settings.model_copy(update={"udp": resolve("--udp", settings.udp)})
     host, port = split_host_port(settings.udp)
     advertised_addresses(host, port or 1, settings.advertise)
     check_port_is_free(socket.SOCK_STREAM, "--http", settings.http)
     check_port_is_free(socket.SOCK_DGRAM, "--udp", settings.udp)
     try:
-        with RunDirectory.make() as directory:
-            asyncio.run(_run(settings, directory, log))
+        asyncio.run(_run(settings, log))
     finally:
         log.close()
 
 
-async def _run(settings: UpSettings, directory: RunDirectory, log: LogWriter) -> None:
+async def _run(settings: UpSettings, log: LogWriter) -> None:
     stop = asyncio.Event()
-    fleet = Fleet(settings, directory, log)
 
     def on_signal() -> None:
         if stop.is_set():
             fleet.kill()
         stop.set()
 
+    # First of all: from here on there is something to clean up. The loop calls nothing before our first `await`.
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, on_signal)
-    await fleet.run(stop, _print_ready)
+    with RunDirectory.make() as directory:
+        fleet = Fleet(settings, directory, log)
+        await fleet.run(stop, _print_ready)
 
 
 def _print_ready(url: str) -> None:

@@ -13,6 +13,7 @@ from typing import Self
 
 from usher_cli.key_files import RELAY_FILE, SIGNALING_FILE, TOKEN_FILE, TRANSCEIVER_FILE, write_key_files
 from usher_cli.up.atomic_file import write_atomically
+from usher_core.errors import LocalError
 from usher_core.routes import RouteFile, Transceiver
 
 CLUSTER = 1
@@ -28,9 +29,16 @@ class RunDirectory:
     @classmethod
     def make(cls) -> Self:
         """Make the directory with fresh keys and an empty route file. Raises LocalError when that fails."""
-        directory = cls(Path(tempfile.mkdtemp(prefix="usher-up-")))
-        write_key_files(directory.path, [CLUSTER], time.time())
-        directory.write_routes([])
+        try:
+            directory = cls(Path(tempfile.mkdtemp(prefix="usher-up-")))
+        except OSError as error:
+            raise LocalError(f"no place for temporary files: {error.strerror}", "TMPDIR can name one") from None
+        try:
+            write_key_files(directory.path, [CLUSTER], time.time())
+            directory.write_routes([])
+        except LocalError:
+            directory.__exit__()
+            raise
         return directory
 
     def __enter__(self) -> Self:

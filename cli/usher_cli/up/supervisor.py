@@ -131,9 +131,22 @@ class Supervisor:
 
     async def _run_once(self, post: Post) -> tuple[bool, int]:
         """Start a program and see it through. Return whether it was ready, and its exit status."""
-        running = await self._spawn(post.name, post.arguments())
+        # A start that is given up half-way would leave its process and its pipes to nobody.
+        spawning = asyncio.ensure_future(self._spawn(post.name, post.arguments()))
+        try:
+            return await self._see_through(post, await asyncio.shield(spawning))
+        except asyncio.CancelledError:
+            running = await spawning
+            running.kill_group()
+            await running.wait()
+            raise
+
+    async def _see_through(self, post: Post, running: Running) -> tuple[bool, int]:
         self._running[post] = running
         facts = None
+        if self._stopping:
+            # `stop` has not seen it.
+            running.kill_group()
         try:
             try:
                 async with asyncio.timeout(READY_LIMIT_S):
