@@ -122,7 +122,7 @@ class Downlink:
             path = record.path
             path_key = path.listener.to_bytes(2) + path.port.to_bytes(2) + path.address
             if parsed.outer.type is HopType.UNKNOWN_FLOW:
-                self._state.flows.on_unknown(path_key, route.route)
+                self._state.flows.on_unknown(path_key, route.route, batch.now)
             else:
                 refused = self._on_record(batch, route, path_key, record.flags, record.payload) or refused
         return refused

@@ -19,10 +19,12 @@ class Flow:
     verified_at: float
     alive_at: float = float("-inf")
     ufrag: bytes = b""
-    """Of the request that made it, while it is on probation."""
+    """Of the request that made it; empty when it was made by roaming."""
     probation_until: float = 0.0
     """0 when confirmed."""
     ended: bool = False
+    ordered_at: float = 0.0
+    """When it last went to the end of its line: confirmed with life, or ended."""
     ssrc: bytes = b""
     limit_full_at: float = 0.0
     """State of the flow's rate limit."""

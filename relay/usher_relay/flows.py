@@ -6,15 +6,21 @@ Rules:
 * A flow is made by a verified Binding request, or by an *alive* answer of a transceiver (roaming).
 * It lives by verified requests for its own route and by *alive* answers of its own transceiver. Packets of the client
   never count: anybody can send them.
-* It is *quiet* when it had neither for 7 s, and at once when its route is not live or its session has ended
-  (UNKNOWN-FLOW). Only a quiet flow's address may move to another route; then it is a new flow.
+* It is *quiet* when it had neither for 7 s, and at once when its route is not live or its transceiver has given it up
+  (UNKNOWN-FLOW: the session has ended, or has newer paths). Only a quiet flow's address may move to another route; then
+  it is a new flow.
 * A flow that a request made is on *probation* until its transceiver has answered that address (alive), at most for 5 s:
   then it is removed, and the client's next check makes it anew. So a recorded check that is replayed from many
-  addresses fills nothing: at most 16 flows of one ufrag are on probation (the oldest goes), and when the table is
-  full they are evicted first. Only where they hold less than a tenth of the table, the flow that was quiet longest
-  goes instead. A live confirmed flow is never evicted; when all are such, the new one is refused.
-* Idle for 90 s: removed. No scan: flows wait in buckets of one second; a flow that turns out to have lived on is put
-  into a later bucket.
+  addresses fills nothing: at most 16 flows of one ufrag are on probation (the oldest goes).
+* Of one ufrag at most 16 flows are *confirmed*: beyond, the one of them that was silent longest goes. So fresh checks of
+  somebody with a session of his own fill nothing either. Transceivers keep 16 paths of a session and give up the
+  others, which bounds what comes by roaming and by ICE restarts: those flows are *ended*.
+* When the table is full, room is made by the first of these that there is: the flow that ended first; the oldest on
+  probation, if those hold more than a tenth of the table; the confirmed flow that was silent longest, if it is quiet;
+  the oldest on probation. A live confirmed flow never makes room; when all are such, the new one is refused.
+* Removed: confirmed flows after 90 s without life, ended ones 30 s after their end.
+* No scan: the flows of each state wait in order. A confirmed flow moves to the end of its line at most once a second,
+  so that it is cheap for each packet; what is looked for at the front is found at most a second late.
 """
 
 from __future__ import annotations
@@ -29,11 +35,52 @@ from usher_relay.ssrc import SsrcIndex
 
 QUIET_AFTER = 7.0
 IDLE_EXPIRY = 90.0
+ENDED_KEPT = 30.0
+"""A client whose consent ran out stops within it (RFC 7675); until then its drops say why."""
 PROBATION = 5.0
 PROBATION_PER_UFRAG = 16
+CONFIRMED_PER_UFRAG = 16
+"""The paths that a transceiver keeps of a session: no flow of a path that it knows has to go."""
+ORDER_EVERY = 1.0
+"""Seconds between two moves of a confirmed flow to the end of its line."""
 EXPIRY_STEPS = 1_000
 """Flows looked at in one call of `expire`, so that it never holds up packets."""
-EVICTION_TRIES = 32
+
+
+class _Line:
+    """The flows of one state, in order, and by ufrag where they have one."""
+
+    def __init__(self) -> None:
+        # A plain dictionary takes ever longer to find its first key while it is eaten from the front.
+        self.flows: OrderedDict[Flow, None] = OrderedDict()
+        self.by_ufrag: dict[bytes, dict[Flow, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self.flows)
+
+    @property
+    def first(self) -> Flow | None:
+        return next(iter(self.flows), None)
+
+    def siblings(self, ufrag: bytes) -> dict[Flow, None]:
+        """The flows that checks of `ufrag` made, the oldest first."""
+        return self.by_ufrag.get(ufrag, {}) if ufrag else {}
+
+    def add(self, flow: Flow) -> None:
+        self.flows[flow] = None
+        if flow.ufrag:
+            self.by_ufrag.setdefault(flow.ufrag, {})[flow] = None
+
+    def remove(self, flow: Flow) -> None:
+        del self.flows[flow]
+        if flow.ufrag:
+            siblings = self.by_ufrag[flow.ufrag]
+            del siblings[flow]
+            if not siblings:
+                del self.by_ufrag[flow.ufrag]
+
+    def move_to_end(self, flow: Flow) -> None:
+        self.flows.move_to_end(flow)
 
 
 class FlowMap:
@@ -63,13 +110,10 @@ class FlowMap:
         self._probation_share = max(1, capacity // 10)
         self._live_routes = live_routes
         self._events = counters.flow_events
-        self._per_ufrag = probation_per_ufrag
-        # Ordered dictionaries: a plain one takes ever longer to find its first key while it is eaten from the front.
-        self._probation: OrderedDict[Flow, None] = OrderedDict()
-        self._probation_by_ufrag: dict[bytes, dict[Flow, None]] = {}
-        self._buckets: dict[int, OrderedDict[Flow, None]] = {}
-        self._bucket_of: dict[Flow, int] = {}
-        self._next_bucket = 0
+        self._probation_per_ufrag = probation_per_ufrag
+        self._probation = _Line()
+        self._confirmed = _Line()
+        self._ended = _Line()
 
     def __len__(self) -> int:
         """Return the number of flows."""
@@ -79,6 +123,11 @@ class FlowMap:
     def on_probation(self) -> int:
         """The number of flows on probation."""
         return len(self._probation)
+
+    @property
+    def ended(self) -> int:
+        """The number of flows whose transceiver has given them up."""
+        return len(self._ended)
 
     def is_quiet(self, flow: Flow, now: float) -> bool:
         """Tell whether the flow's address may move to another route."""
@@ -92,9 +141,14 @@ class FlowMap:
                 flow.local = local
             flow.verified_at = now
             self.last_life = now
+            if not flow.probation_until:
+                self._keep_order(flow, now)
             return
         if not self._vacate(flow, route, now):
             return
+        siblings = self._probation.siblings(ufrag)
+        if len(siblings) >= self._probation_per_ufrag:
+            self._remove(next(iter(siblings)), FlowEvent.EVICTED_PROBATION)
         self._add(Flow(key, route, local, now, ufrag=ufrag, probation_until=now + PROBATION), now)
 
     def on_alive(self, key: bytes, route: bytes, local: object, now: float) -> None:
@@ -102,48 +156,49 @@ class FlowMap:
         flow = self.by_key.get(key)
         if flow is not None and flow.route == route:
             flow.alive_at = now
-            flow.ended = False
             self.last_life = now
-            if flow.probation_until:
-                self._confirm(flow)
+            if flow.probation_until or flow.ended:
+                self._confirm(flow, now)
+            else:
+                self._keep_order(flow, now)
             return
         if not self._vacate(flow, route, now):
             return
         if self._add(Flow(key, route, local, float("-inf"), alive_at=now), now):
             self._events[FlowEvent.ROAMED] += 1
 
-    def on_unknown(self, key: bytes, route: bytes) -> None:
-        """Take note that the transceiver of `route` does not know the client at `key`."""
+    def on_unknown(self, key: bytes, route: bytes, now: float) -> None:
+        """Take note that the transceiver of `route` does not know the client at `key`, or not any more."""
         flow = self.by_key.get(key)
         if flow is not None and flow.route == route and not flow.ended:
+            self._line_of(flow).remove(flow)
+            flow.probation_until = 0.0
             flow.ended = True
+            flow.ordered_at = now
+            self._ended.add(flow)
             self._events[FlowEvent.ENDED] += 1
 
     def expire(self, now: float) -> None:
         """Remove what is due. To be called at least once a second; the work of one call is bounded."""
-        steps = EXPIRY_STEPS
-        while self._probation and steps:
-            flow = next(iter(self._probation))
-            if flow.probation_until > now:
-                break
-            steps -= 1
-            self._remove(flow, FlowEvent.PROBATION_OVER)
-        while self._next_bucket <= now and steps:
-            bucket = self._buckets.get(self._next_bucket)
-            if not bucket:
-                self._buckets.pop(self._next_bucket, None)
-                self._next_bucket = min(self._buckets, default=int(now) + 1)
-                continue
-            steps -= 1
-            flow = next(iter(bucket))
-            if now - flow.heard_at >= IDLE_EXPIRY:
-                self._remove(flow, FlowEvent.EXPIRED)
-            else:
-                self._schedule(flow)
+        for _ in range(EXPIRY_STEPS):
+            due = self._due(now)
+            if due is None:
+                return
+            self._remove(*due)
 
     def first(self, limit: int) -> list[Flow]:
         """Return at most `limit` flows, the oldest first."""
         return list(islice(self.by_key.values(), limit))
+
+    def _due(self, now: float) -> tuple[Flow, FlowEvent] | None:
+        waiting, ended, silent = self._probation.first, self._ended.first, self._confirmed.first
+        if waiting is not None and now >= waiting.probation_until:
+            return waiting, FlowEvent.PROBATION_OVER
+        if ended is not None and now - ended.ordered_at >= ENDED_KEPT:
+            return ended, FlowEvent.EXPIRED
+        if silent is not None and now - silent.heard_at >= IDLE_EXPIRY:
+            return silent, FlowEvent.EXPIRED
+        return None
 
     def _vacate(self, flow: Flow | None, route: bytes, now: float) -> bool:
         """Make the address free for `route`; False when its flow must stay."""
@@ -156,83 +211,53 @@ class FlowMap:
         return True
 
     def _add(self, flow: Flow, now: float) -> bool:
-        if flow.ufrag:
-            siblings = self._probation_by_ufrag.get(flow.ufrag)
-            if siblings is not None and len(siblings) >= self._per_ufrag:
-                self._remove(next(iter(siblings)), FlowEvent.EVICTED_PROBATION)
         if len(self.by_key) >= self._capacity and not self._evict(now):
             self._events[FlowEvent.REFUSED] += 1
             return False
         self.by_key[flow.key] = flow
-        self.last_life = now
+        self.last_life = flow.ordered_at = now
         self._events[FlowEvent.CREATED] += 1
-        if flow.probation_until:
-            self._probation[flow] = None
-            self._probation_by_ufrag.setdefault(flow.ufrag, {})[flow] = None
-        else:
-            self._schedule(flow)
+        self._line_of(flow).add(flow)
         return True
 
-    def _confirm(self, flow: Flow) -> None:
-        self._leave_probation(flow)
-        self._schedule(flow)
+    def _confirm(self, flow: Flow, now: float) -> None:
+        self._line_of(flow).remove(flow)
+        flow.probation_until = 0.0
+        flow.ended = False
+        flow.ordered_at = now
+        siblings = self._confirmed.siblings(flow.ufrag)
+        if len(siblings) >= CONFIRMED_PER_UFRAG:
+            self._remove(min(siblings, key=lambda sibling: sibling.heard_at), FlowEvent.EVICTED_SURPLUS)
+        self._confirmed.add(flow)
         self._events[FlowEvent.CONFIRMED] += 1
 
-    def _leave_probation(self, flow: Flow) -> None:
-        del self._probation[flow]
-        siblings = self._probation_by_ufrag[flow.ufrag]
-        del siblings[flow]
-        if not siblings:
-            del self._probation_by_ufrag[flow.ufrag]
-        flow.probation_until = 0.0
-        flow.ufrag = b""
+    def _keep_order(self, flow: Flow, now: float) -> None:
+        """Note life of a confirmed flow."""
+        if now - flow.ordered_at >= ORDER_EVERY:
+            flow.ordered_at = now
+            self._confirmed.move_to_end(flow)
 
-    def _schedule(self, flow: Flow) -> None:
-        """Put a confirmed flow into the bucket of the second at which it would be idle for too long."""
-        self._unschedule(flow)
-        due = int(flow.heard_at + IDLE_EXPIRY) + 1
-        self._buckets.setdefault(due, OrderedDict())[flow] = None
-        self._bucket_of[flow] = due
-
-    def _unschedule(self, flow: Flow) -> None:
-        due = self._bucket_of.pop(flow, None)
-        if due is not None:
-            bucket = self._buckets[due]
-            del bucket[flow]
-            if not bucket:
-                del self._buckets[due]
+    def _line_of(self, flow: Flow) -> _Line:
+        if flow.ended:
+            return self._ended
+        return self._probation if flow.probation_until else self._confirmed
 
     def _evict(self, now: float) -> bool:
-        if len(self._probation) <= self._probation_share:
-            quiet = self._find_quiet(now)
-            if quiet is not None:
-                self._remove(quiet, FlowEvent.EVICTED_QUIET)
-                return True
-        if self._probation:
-            self._remove(next(iter(self._probation)), FlowEvent.EVICTED_PROBATION)
-            return True
-        return False
-
-    def _find_quiet(self, now: float) -> Flow | None:
-        """Return the confirmed flow that was silent longest, if it is quiet."""
-        for _ in range(EVICTION_TRIES):
-            if not self._buckets:
-                return None
-            due = min(self._buckets)
-            flow = next(iter(self._buckets[due]))
-            if self.is_quiet(flow, now):
-                return flow
-            self._schedule(flow)
-            if self._bucket_of[flow] == due:
-                # It was last heard when its bucket says, so none was silent for longer.
-                return None
-        return None
+        ended, waiting, silent = self._ended.first, self._probation.first, self._confirmed.first
+        if ended is not None:
+            self._remove(ended, FlowEvent.EVICTED_ENDED)
+        elif waiting is not None and len(self._probation) > self._probation_share:
+            self._remove(waiting, FlowEvent.EVICTED_PROBATION)
+        elif silent is not None and self.is_quiet(silent, now):
+            self._remove(silent, FlowEvent.EVICTED_QUIET)
+        elif waiting is not None:
+            self._remove(waiting, FlowEvent.EVICTED_PROBATION)
+        else:
+            return False
+        return True
 
     def _remove(self, flow: Flow, event: FlowEvent) -> None:
         del self.by_key[flow.key]
         self.ssrcs.forget(flow)
-        if flow.probation_until:
-            self._leave_probation(flow)
-        else:
-            self._unschedule(flow)
+        self._line_of(flow).remove(flow)
         self._events[event] += 1

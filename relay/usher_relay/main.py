@@ -118,7 +118,7 @@ class _Relay:
         while True:
             await asyncio.sleep(COLLECT_EVERY)
             snapshot = self._engine.snapshot()
-            if snapshot.flows_confirmed + snapshot.flows_on_probation <= FEW_FLOWS:
+            if snapshot.flows_confirmed + snapshot.flows_on_probation + snapshot.flows_ended <= FEW_FLOWS:
                 gc.collect()
 
     async def _until_over(self, tasks: list[asyncio.Task[None]]) -> None:

@@ -93,6 +93,7 @@ def _flows(snapshot: Snapshot) -> Iterator[Metric]:
     flows = GaugeMetricFamily("usher_relay_flows", "Client addresses remembered, by state", labels=("state",))
     flows.add_metric(("confirmed",), snapshot.flows_confirmed)
     flows.add_metric(("probation",), snapshot.flows_on_probation)
+    flows.add_metric(("ended",), snapshot.flows_ended)
     events = CounterMetricFamily("usher_relay_flow_events", "What happened to flows", labels=("event",))
     for event, count in snapshot.counters.flow_events.items():
         events.add_metric((event.value,), count)

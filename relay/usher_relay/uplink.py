@@ -231,7 +231,7 @@ class Uplink:
         if not state.checks_by_client.allow(path_key, now):
             return False
         flow = state.flows.by_key.get(path_key)
-        if flow is not None and flow.route == route and not flow.probation_until:
+        if flow is not None and flow.route == route and not flow.probation_until and not flow.ended:
             return True
         return state.checks_by_ufrag.allow(ufrag, now)
 

@@ -25,7 +25,15 @@ from usher_core import hop
 from usher_core.hop import HopType, Outer, Record
 from usher_core.ids import ClientPath, Route
 from usher_relay.counters import FlowEvent
-from usher_relay.flows import IDLE_EXPIRY, PROBATION, QUIET_AFTER
+from usher_relay.flows import (
+    CONFIRMED_PER_UFRAG,
+    ENDED_KEPT,
+    IDLE_EXPIRY,
+    ORDER_EVERY,
+    PROBATION,
+    PROBATION_PER_UFRAG,
+    QUIET_AFTER,
+)
 from usher_relay.hop_codec import (
     data_prefix,
     encode_data,
@@ -38,6 +46,7 @@ from usher_relay.hop_codec import (
 from usher_relay.hop_codec import record_header as header
 from usher_relay.limits import AddressLimit, Buckets, Rate
 from usher_relay.state import Limits
+from usher_transceiver.paths import MAX_PATHS, Path, PathTable, Via
 
 routes = st.builds(Route, st.integers(1, 0xFFFF), st.integers(0, 0xFFFF_FFFF), st.integers(0, 0xFF))
 paths = st.builds(ClientPath, st.binary(min_size=16, max_size=16), st.integers(0, 0xFFFF), st.integers(0, 0xFFFF))
@@ -178,30 +187,145 @@ class RelayMachine(RuleBasedStateMachine):
         flows = self.rig.forwarder.state.flows
         assert len(flows) <= MAX_FLOWS
         assert flows.on_probation <= len(flows)
-        assert all(len(siblings) <= 3 for siblings in flows._probation_by_ufrag.values())
+        assert all(len(siblings) <= 3 for siblings in flows._probation.by_ufrag.values())
+        assert all(len(siblings) <= CONFIRMED_PER_UFRAG for siblings in flows._confirmed.by_ufrag.values())
         assert len(flows.ssrcs) <= 2 * len(flows)
 
     @invariant()
     def books_balance(self) -> None:
         flows = self.rig.forwarder.state.flows
-        confirmed = {flow for flow in flows.by_key.values() if not flow.probation_until}
-        assert set(flows._bucket_of) == confirmed
-        assert {flow for bucket in flows._buckets.values() for flow in bucket} == confirmed
-        assert set(flows._probation) == set(flows.by_key.values()) - confirmed
-        assert min(flows._buckets, default=flows._next_bucket) >= flows._next_bucket
+        all_flows = set(flows.by_key.values())
+        ended = {flow for flow in all_flows if flow.ended}
+        probation = {flow for flow in all_flows if flow.probation_until}
+        assert set(flows._ended.flows) == ended
+        assert set(flows._probation.flows) == probation
+        assert set(flows._confirmed.flows) == all_flows - ended - probation
+        for line in (flows._ended, flows._probation, flows._confirmed):
+            assert {flow for group in line.by_ufrag.values() for flow in group} == {f for f in line.flows if f.ufrag}
+            assert all(line.by_ufrag.values())
+        for line in (flows._ended, flows._confirmed):
+            order = [flow.ordered_at for flow in line.flows]
+            assert order == sorted(order)
+        assert all(0 <= flow.heard_at - flow.ordered_at < ORDER_EVERY for flow in flows._confirmed.flows)
         events = self.rig.forwarder.counters.flow_events
-        gone = ("expired", "probation_over", "evicted_probation", "evicted_quiet", "moved", "renewed")
-        assert events[FlowEvent.CREATED] - sum(events[FlowEvent(event)] for event in gone) == len(flows)
+        gone = [event for event in FlowEvent if event.startswith("evicted_")]
+        gone += [FlowEvent.EXPIRED, FlowEvent.PROBATION_OVER, FlowEvent.MOVED, FlowEvent.RENEWED]
+        assert events[FlowEvent.CREATED] - sum(events[event] for event in gone) == len(flows)
 
     @invariant()
     def nothing_lives_too_long(self) -> None:
         for flow in self.rig.forwarder.state.flows.by_key.values():
-            assert self.rig.now - flow.heard_at <= IDLE_EXPIRY + 2
+            assert self.rig.now - flow.heard_at <= IDLE_EXPIRY + 2 or flow.ended
+            assert not flow.ended or self.rig.now - flow.ordered_at <= ENDED_KEPT + 2
             assert not flow.probation_until or flow.probation_until >= self.rig.now - 1
 
 
 RelayMachine.TestCase.settings = settings(stateful_step_count=60, max_examples=60, deadline=None)
 TestRelay = RelayMachine.TestCase
+
+
+class OneSessionMachine(RuleBasedStateMachine):
+    """Somebody with a session of his own checks, roams and restarts as he likes; others call meanwhile.
+
+    His transceiver is the real table of paths: it answers each address that it keeps, and gives up the others.
+    """
+
+    VICTIM, SSRC = client(1), 77
+
+    @initialize()
+    def start(self) -> None:
+        # His paths, the victim, and two calls that follow each other.
+        self.rig = Rig(Limits(max_flows=MAX_PATHS + 3))
+        self.paths = PathTable(self._give_up)
+        self.own = session(POD_A, 1)
+        self.restarts = self.calls = self.number = 0
+        self.rig.connect(self.VICTIM, session(POD_A))
+        self.keep_victim_alive()
+
+    def _give_up(self, path: Path) -> None:
+        self.rig.unknown_flow(POD_A, key_of(path.address))
+
+    def _take(self, port: int, *, is_check: bool) -> None:
+        """What his transceiver does with a check or an authenticated packet."""
+        path = self.paths.add(path_of(client(port)), Via(ADDRESSES[POD_A]), ())
+        if is_check:
+            path.last_check = self.rig.now
+        else:
+            path.last_authenticated = self.rig.now
+        self.rig.answer(POD_A, client(port))
+
+    def keep_victim_alive(self) -> None:
+        self.rig.answer(POD_A, self.VICTIM)
+
+    @rule(first=st.integers(1_000, 1_040), count=st.integers(1, 40))
+    def check(self, first: int, count: int) -> None:
+        for port in range(first, first + count):
+            self.number += 1
+            if self.rig.send(client(port), self.own.check(self.number)):
+                self._take(port, is_check=True)
+
+    @rule(first=st.integers(1_000, 1_040), count=st.integers(1, 40))
+    def roam(self, first: int, count: int) -> None:
+        for port in range(first, first + count):
+            if self.rig.send(client(port), rtp(self.SSRC)):
+                self._take(port, is_check=False)
+
+    @rule(first=st.integers(1_000, 1_040), count=st.integers(1, 40))
+    def replay(self, first: int, count: int) -> None:
+        for port in range(first, first + count):
+            self.rig.send(client(port), self.own.check(0))
+
+    @rule()
+    def restart_ice(self) -> None:
+        self.restarts += 1
+        self.own = session(POD_A, 1 + self.restarts)
+
+    @rule(seconds=st.sampled_from([0.01, 0.5, 3.0, 6.5]))
+    def wait(self, seconds: float) -> None:
+        self.rig.advance(seconds)
+        self.keep_victim_alive()
+
+    @rule()
+    def somebody_else_calls(self) -> None:
+        self.calls += 1
+        path = client(60_000 + self.calls)
+        self.rig.connect(path, session(POD_B, self.calls))
+        self.rig.unknown_flow(POD_B, client(60_000 + self.calls - 1))
+
+    @invariant()
+    def nobody_is_refused_and_the_victims_flow_stays(self) -> None:
+        assert self.rig.happened(FlowEvent.REFUSED) == 0
+        flow = self.rig.flow(self.VICTIM)
+        assert flow is not None
+        assert not flow.ended
+
+    @invariant()
+    def what_he_holds_against_others_is_bounded(self) -> None:
+        flows = self.rig.forwarder.state.flows
+        held = [
+            flow
+            for flow in flows._confirmed.flows
+            if 1_000 <= path_of(flow.key).port < 2_000 and not flows.is_quiet(flow, self.rig.now)
+        ]
+        assert len(held) <= MAX_PATHS
+
+
+OneSessionMachine.TestCase.settings = settings(stateful_step_count=30, max_examples=40, deadline=None)
+TestOneSession = OneSessionMachine.TestCase
+
+
+@given(st.lists(st.tuples(st.integers(1, 60), st.sampled_from([0.0, 0.1, 2.0])), max_size=120))
+def test_fresh_checks_of_one_ufrag_hold_a_bounded_number_of_flows_even_if_no_path_is_ever_given_up(
+    checks: list[tuple[int, float]],
+) -> None:
+    rig = Rig(Limits(max_flows=PROBATION_PER_UFRAG + CONFIRMED_PER_UFRAG + 2))
+    for number, (port, pause) in enumerate(checks):
+        rig.advance(pause)
+        rig.count_sent(client(port), [session(POD_A).check(number)])
+        rig.answer(POD_A, client(port))
+    rig.connect(client(999), session(POD_B))
+    assert rig.flows - 1 <= CONFIRMED_PER_UFRAG
+    assert rig.happened(FlowEvent.REFUSED) == 0
 
 
 @given(st.lists(st.tuples(CLIENTS, st.binary(max_size=200)), max_size=20))

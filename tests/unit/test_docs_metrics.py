@@ -102,7 +102,7 @@ def once_each(values: Any) -> Counter[str]:
 
 def relay_metrics() -> list[Metric]:
     held = tuple(HeldKey(kind, "1", state) for kind in ("ice", "hop") for state in KeyState)
-    snapshot = Snapshot(Counters(), 1, 1, 1, 1, held, 0.1, 1.0)
+    snapshot = Snapshot(Counters(), 1, 1, 1, 1, 1, held, 0.1, 1.0)
     engine = SimpleNamespace(
         name=PythonEngine.name, snapshot=lambda: snapshot, sockets=lambda: [SocketStatus("1", 1, 1, 0)]
     )

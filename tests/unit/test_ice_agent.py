@@ -9,7 +9,7 @@ from usher_core import stun
 from usher_core.ids import ClientPath
 from usher_core.stun import Attribute, StunClass
 from usher_transceiver.ice import FIRST_CHECK_S, LIFE_S, MAX_GENERATIONS, CheckOutcome, Expiry, IceAgent
-from usher_transceiver.paths import MAX_PATHS, QUIET_S, Via
+from usher_transceiver.paths import MAX_PATHS, QUIET_S, Path, Via
 
 GENERATION = generation()
 KEY = bytes(range(16))
@@ -374,7 +374,7 @@ def test_a_forgotten_address_is_used_no_more(agent: IceAgent) -> None:
 
 
 def test_paths_are_bounded_and_those_in_use_stay() -> None:
-    evicted: list[ClientPath] = []
+    evicted: list[Path] = []
     agent = make_agent(on_evict=evicted.append)
     ask(agent, 1.0, P1, nominate=True)
     speak(agent, 1.1, P1)
@@ -384,6 +384,7 @@ def test_paths_are_bounded_and_those_in_use_stay() -> None:
     assert P1 in agent.addresses
     assert sending(agent) == P1
     assert len(evicted) == 1 + 3 * MAX_PATHS - MAX_PATHS
+    assert [gone.address for gone in evicted[:3]] == [path(2000), path(2001), path(2002)], "silent longest first"
 
 
 def test_generations_are_bounded_and_the_one_in_use_stays(agent: IceAgent) -> None:

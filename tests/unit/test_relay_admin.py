@@ -17,7 +17,7 @@ from usher_relay.metrics import relay_registry
 from usher_relay.state import HeldKey
 from usher_shell.watched_file import SourceStatus
 
-SNAPSHOT = Snapshot(Counters(), 3, 2, 7, 1, (HeldKey("ice", "u", "active"), HeldKey("ice", "u", "retired")), 0.1, 5.0)
+SNAPSHOT = Snapshot(Counters(), 3, 2, 4, 7, 1, (HeldKey("ice", "u", "active"), HeldKey("ice", "u", "retired")), 0.1, 5.0)
 FLOW = FlowView("192.0.2.1:5000", 1, "1/17/0", "live", 0.5, None, "0000004d")
 
 

@@ -5,8 +5,16 @@ import pytest
 from tests.relay_rig import ALIVE, DTLS, INDICATION, POD_A, POD_B, POD_C, Rig, client, rtp, session
 from usher_core import hop
 from usher_relay.counters import Drop, FlowEvent
-from usher_relay.flows import IDLE_EXPIRY, PROBATION, PROBATION_PER_UFRAG, QUIET_AFTER
+from usher_relay.flows import (
+    CONFIRMED_PER_UFRAG,
+    ENDED_KEPT,
+    IDLE_EXPIRY,
+    PROBATION,
+    PROBATION_PER_UFRAG,
+    QUIET_AFTER,
+)
 from usher_relay.state import Limits
+from usher_transceiver.paths import MAX_PATHS
 
 CLIENT = client(5000)
 NEVER = float("-inf")
@@ -304,6 +312,125 @@ def test_eviction_finds_the_quiet_flow_among_refreshed_ones() -> None:
     assert rig.flow(client(30)) is None
 
 
+# 3. What one session can fill.
+
+
+def test_3_at_most_16_confirmed_flows_of_one_ufrag_and_the_one_silent_longest_goes() -> None:
+    rig = Rig()
+    at = session(POD_A)
+    paths = [client(port) for port in range(1, CONFIRMED_PER_UFRAG + 1)]
+    for path in paths:
+        rig.connect(path, at)
+    rig.advance(1)
+    for path in paths:
+        if path != paths[5]:
+            rig.answer(POD_A, path)
+    rig.connect(client(999), at)
+    assert rig.flows == CONFIRMED_PER_UFRAG
+    assert rig.flow(paths[5]) is None
+    assert rig.happened(FlowEvent.EVICTED_SURPLUS) == 1
+
+
+def test_3_fresh_checks_of_one_session_from_ever_new_ports_fill_nothing_and_touch_no_other_call() -> None:
+    # The transceiver answers each of them alive, as they are valid and new.
+    rig = Rig(Limits(max_flows=50))
+    attacker = session(POD_A, 1)
+    rig.connect(CLIENT, session(POD_A))
+    for number in range(1_500):
+        path = client(10_000 + number)
+        rig.count_sent(path, [attacker.check(number)])
+        rig.answer(POD_A, path)
+        rig.answer(POD_A, CLIENT)
+        if number % 200 == 0:
+            rig.advance(0.2)
+    assert rig.flows == 1 + CONFIRMED_PER_UFRAG
+    assert rig.happened(FlowEvent.REFUSED) == 0
+    rig.connect(client(999), session(POD_B))
+    assert rig.route_of(CLIENT) == POD_A
+
+
+def test_3_a_recorded_check_does_not_push_out_the_confirmed_flows_of_its_ufrag() -> None:
+    rig = Rig()
+    at = session(POD_A)
+    for port in range(1, CONFIRMED_PER_UFRAG + 1):
+        rig.connect(client(port), at)
+    for number in range(500):
+        rig.count_sent(client(1_000 + number), [at.check()])
+    assert all(rig.flow(client(port)) for port in range(1, CONFIRMED_PER_UFRAG + 1))
+
+
+def test_3_flows_that_their_transceiver_gave_up_make_room_first() -> None:
+    rig = Rig(Limits(max_flows=20))
+    for number in range(10):
+        rig.connect(client(1 + number), session(POD_A, number))
+    rig.advance(QUIET_AFTER + 1)
+    for number in range(10, 20):
+        rig.connect(client(1 + number), session(POD_A, number))
+    for port in (13, 12):
+        rig.unknown_flow(POD_A, client(port))
+    rig.connect(client(901), session(POD_B, 1))
+    assert rig.flow(client(13)) is None, "it ended first; ten others are only quiet"
+    rig.connect(client(902), session(POD_B, 2))
+    assert rig.flow(client(12)) is None
+    assert rig.happened(FlowEvent.EVICTED_ENDED) == 2
+    rig.connect(client(903), session(POD_B, 3))
+    assert rig.flow(client(1)) is None
+    assert rig.happened(FlowEvent.EVICTED_QUIET) == 1
+
+
+def test_3_roaming_of_one_client_leaves_only_ended_flows_behind() -> None:
+    rig = Rig(Limits(max_flows=20))
+    rig.connect(CLIENT, session(POD_A))
+    kept = [client(10_000)]
+    for number in range(1, 200):
+        rig.answer(POD_A, CLIENT)
+        rig.answer(POD_A, client(10_000 + number))
+        kept.append(client(10_000 + number))
+        if len(kept) > MAX_PATHS:
+            rig.unknown_flow(POD_A, kept.pop(0))
+    assert rig.happened(FlowEvent.REFUSED) == 0
+    rig.connect(client(999), session(POD_B))
+    assert rig.route_of(CLIENT) == POD_A
+
+
+def test_3_the_paths_that_a_transceiver_keeps_of_a_session_all_have_a_flow() -> None:
+    assert CONFIRMED_PER_UFRAG >= MAX_PATHS
+
+
+def test_3_a_quiet_flow_is_found_behind_any_number_of_lively_ones() -> None:
+    rig = Rig(Limits(max_flows=500))
+    for number in range(500):
+        rig.connect(client(1 + number), session(POD_A, number))
+    for _ in range(QUIET_AFTER.__ceil__() + 1):
+        rig.advance(1)
+        for number in range(499):
+            rig.answer(POD_A, client(1 + number))
+    rig.connect(client(9_999), session(POD_B))
+    assert rig.flow(client(500)) is None
+    assert rig.happened(FlowEvent.REFUSED) == 0
+
+
+def test_3_an_ended_flow_is_kept_for_30_seconds_so_that_its_drops_say_why() -> None:
+    rig = Rig()
+    rig.connect(CLIENT, session(POD_A))
+    rig.unknown_flow(POD_A, CLIENT)
+    rig.advance(ENDED_KEPT - 1)
+    rig.send(CLIENT, DTLS)
+    rig.advance(2)
+    rig.send(CLIENT, DTLS)
+    assert rig.drops == {Drop.SESSION_ENDED: 1, Drop.UNKNOWN_ADDRESS: 1}
+    assert rig.happened(FlowEvent.EXPIRED) == 1
+
+
+def test_3_a_path_that_was_given_up_and_checks_again_is_as_good_as_before() -> None:
+    rig = Rig()
+    at = session(POD_A)
+    rig.connect(CLIENT, at)
+    rig.unknown_flow(POD_A, CLIENT)
+    rig.connect(CLIENT, at)
+    assert len(rig.send(CLIENT, DTLS)) == 1
+
+
 # Bounds of the work.
 
 
@@ -329,13 +456,15 @@ def test_nothing_is_left_behind_by_flows_that_are_gone() -> None:
         if number % 3:
             rig.answer(POD_A, path)
             rig.send(path, rtp(number))
+        if number % 4 == 0:
+            rig.unknown_flow(POD_A, path)
         rig.advance(0.5)
     rig.advance(2 * IDLE_EXPIRY)
     flows = rig.forwarder.state.flows
-    assert len(flows) == len(flows.ssrcs) == flows.on_probation == 0
-    assert not flows._buckets
-    assert not flows._bucket_of
-    assert not flows._probation_by_ufrag
+    assert len(flows) == len(flows.ssrcs) == flows.on_probation == flows.ended == 0
+    for line in (flows._probation, flows._confirmed, flows._ended):
+        assert not line.flows
+        assert not line.by_ufrag
 
 
 def test_life_is_noted_for_the_shutdown() -> None:

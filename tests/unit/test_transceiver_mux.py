@@ -16,7 +16,8 @@ from usher_core.errors import RemoteError
 from usher_core.hop import HopType, Outer, Record, RecordFlag
 from usher_core.ids import ClientPath, Route
 from usher_transceiver.ice import CheckOutcome
-from usher_transceiver.mux import UNKNOWN_FLOW_RATE, Mux
+from usher_transceiver.mux import GIVEN_UP_RATE, UNKNOWN_FLOW_RATE, Mux
+from usher_transceiver.paths import Path as ClientWay
 from usher_transceiver.paths import SocketAddress, Via
 from usher_transceiver.transceiver_keys import TransceiverKeys
 
@@ -280,6 +281,27 @@ def test_reports_are_bounded(world: World) -> None:
     world.now += 1
     world.come(P1, DTLS)
     assert len(world.sent) == UNKNOWN_FLOW_RATE + 1
+
+
+def test_a_path_that_is_given_up_is_free_and_its_relay_is_told_by_the_way_it_came(world: World) -> None:
+    session = world.session()
+    world.come(P1, check_bytes(generation()))
+    world.mux.give_up_path(world.now, ClientWay(P1, Via(("10.0.0.2", 7), 9)), session)
+    ((report, to),) = world.sent
+    assert (report.outer.type, report.outer.to_client, report.outer.return_slot) == (HopType.UNKNOWN_FLOW, True, 9)
+    assert report.records == (Record(P1, b""),)
+    assert to == ("10.0.0.2", 7)
+    assert world.mux.paths == 0
+    assert world.mux.reports == {"path_given_up": 1}
+
+
+def test_paths_that_are_given_up_in_masses_do_not_silence_other_reports(world: World) -> None:
+    session = world.session()
+    for port in range(1, 2 * int(GIVEN_UP_RATE)):
+        world.mux.give_up_path(world.now, ClientWay(path(port), Via(RELAY)), session)
+    assert world.mux.reports == {"path_given_up": GIVEN_UP_RATE}
+    world.come(P1, DTLS)
+    assert world.mux.reports == {"path_given_up": GIVEN_UP_RATE, "unknown_flow": 1}
 
 
 @pytest.mark.parametrize(

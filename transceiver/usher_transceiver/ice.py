@@ -14,6 +14,8 @@ Rules:
    answered and does nothing more. When the memory is full, checks are answered on known paths only and do nothing more.
 7. A path is (client address, port, listener). An answer leaves by the path of its request. The relay of a path changes
    only with an authenticated packet or an unseen valid check.
+   Of more than 16 paths the one that was silent longest goes, and its relay is told: a session with many addresses
+   must not fill the relay's table.
 8. Life: an unseen valid check or an authenticated packet within 30 s; the first check within 15 s. Binding
    Indications count for nothing: libnice sends them, but they are not authenticated.
 9. Errors, after integrity held: 420 for attributes we must know and don't, 487 for ICE-CONTROLLED.
@@ -86,7 +88,7 @@ class IceAgent:
         generation: our first credentials and the client's.
         hash_key: 16 secret random bytes for the memory of transaction ids.
         now: seconds, monotonic.
-        on_evict: told each client address that was forgotten to make room.
+        on_evict: told each path that was forgotten to make room.
         memory_limit: transaction ids, of all generations.
     """
 
@@ -95,7 +97,7 @@ class IceAgent:
         generation: Generation,
         hash_key: bytes,
         now: float,
-        on_evict: Callable[[ClientPath], None] = lambda _address: None,
+        on_evict: Callable[[Path], None] = lambda _path: None,
         memory_limit: int = MAX_TRANSACTIONS,
     ) -> None:
         self.memory = TransactionMemory(hash_key, memory_limit)

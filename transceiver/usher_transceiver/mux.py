@@ -8,6 +8,8 @@ Rules:
   only when it has been quiet for 7 s or its session has ended: nobody can take a live client's address.
 * A client that nobody knows is reported to its relay (UNKNOWN-FLOW), at a bounded rate, unless its path is another
   session's.
+* So is a path that its session gave up for a newer one, at a rate of its own: a client that sends from ever new
+  addresses must not silence the other reports.
 * WHO-HAS is answered HERE, or not at all.
 * One faulty packet or session never stops the others.
 """
@@ -28,13 +30,15 @@ from usher_core.ids import ClientPath, Route
 from usher_core.rtp import peek_ssrc
 from usher_transceiver.ice import CheckOutcome
 from usher_transceiver.joiner import Joiner
-from usher_transceiver.paths import SocketAddress, Via
+from usher_transceiver.paths import Path, SocketAddress, Via
 from usher_transceiver.rate import TokenBucket
 
 MAX_SAME_SSRC = 4
 """Sessions that are tried for one SSRC."""
 UNKNOWN_FLOW_RATE = 200.0
 """Reports per second: after a restart every client of the old process is unknown."""
+GIVEN_UP_RATE = 1000.0
+"""Reports per second of paths that were given up. What is not reported ends when it has been quiet for 7 s."""
 WHO_HAS_RATE = 2000.0
 
 # Plain numbers: operations on enum flags cost a microsecond each, and this is done per packet.
@@ -108,6 +112,7 @@ class Mux:
         self._by_ssrc: dict[int, list[Owner]] = {}
         self.joiner = Joiner()
         self._unknown_flow = TokenBucket(UNKNOWN_FLOW_RATE)
+        self._given_up = TokenBucket(GIVEN_UP_RATE)
         self._who_has = TokenBucket(WHO_HAS_RATE)
         self.received = 0
         self.records = 0
@@ -117,7 +122,7 @@ class Mux:
         self.drops: Counter[str] = Counter()
         self.checks: Counter[str] = Counter()
         self.reports: Counter[str] = Counter()
-        """UNKNOWN-FLOW and HERE that were sent."""
+        """UNKNOWN-FLOW (its second reason by itself: `path_given_up`) and HERE that were sent."""
 
     # Sessions
 
@@ -137,6 +142,12 @@ class Mux:
         """The owner has forgotten the address."""
         if self._by_path.get(address) is owner:
             del self._by_path[address]
+
+    def give_up_path(self, now: float, path: Path, owner: Owner) -> None:
+        """The owner has forgotten this path to make room: its relay need not keep it either."""
+        self.release_path(path.address, owner)
+        if self._given_up.take(now):
+            self._report(path.address, path.via, "path_given_up")
 
     def add_source(self, ssrc: int, owner: Owner) -> None:
         """An SSRC authenticated for `owner`."""
@@ -310,7 +321,10 @@ class Mux:
     def _report_unknown(self, now: float, address: ClientPath, via: Via) -> None:
         if address in self._by_path or not self._unknown_flow.take(now):
             return
-        self.reports["unknown_flow"] += 1
+        self._report(address, via, "unknown_flow")
+
+    def _report(self, address: ClientPath, via: Via, reason: str) -> None:
+        self.reports[reason] += 1
         self._transmit(HopType.UNKNOWN_FLOW, Record(address, b""), via)
 
     def _transmit(self, kind: HopType, record: Record, via: Via) -> None:

@@ -81,10 +81,10 @@ class PathTable:
     """The paths of one session, at most `limit`; the longest silent one that is not in use makes room.
 
     Args:
-        on_evict: told the address of each path that had to go.
+        on_evict: told each path that had to go.
     """
 
-    def __init__(self, on_evict: Callable[[ClientPath], None], limit: int = MAX_PATHS) -> None:
+    def __init__(self, on_evict: Callable[[Path], None], limit: int = MAX_PATHS) -> None:
         self._paths: dict[ClientPath, Path] = {}
         self._on_evict = on_evict
         self._limit = limit
@@ -110,6 +110,6 @@ class PathTable:
             if len(self._paths) >= self._limit:
                 victim = min((path for path in self if path not in keep), key=lambda path: path.last_seen)
                 del self._paths[victim.address]
-                self._on_evict(victim.address)
+                self._on_evict(victim)
             path = self._paths[address] = Path(address, via)
         return path

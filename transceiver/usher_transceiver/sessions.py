@@ -21,7 +21,7 @@ from typing import Any
 
 from usher_core.errors import LocalError, RemoteError
 from usher_core.ice_attributes import Candidate, candidate_values
-from usher_core.ids import ClientPath, Route
+from usher_core.ids import Route
 from usher_core.internal_api import (
     REQUEST_ID_LIFE_S,
     CreateSession,
@@ -43,6 +43,7 @@ from usher_transceiver.media.codec import MIN_BITRATE, Codec, EncoderSettings
 from usher_transceiver.media.stream import StreamParameters
 from usher_transceiver.media.ticker import Ticker
 from usher_transceiver.mux import Mux
+from usher_transceiver.paths import Path
 from usher_transceiver.sdp import LocalDescription, Offer, build_answer, parse_offer
 from usher_transceiver.session import BACKEND_CLOSE_LIMIT_S, CallFacts, EndReason, Limits, Session, check_session
 from usher_transceiver.transceiver_keys import TransceiverKeys
@@ -280,8 +281,8 @@ class SessionRegistry:
     def _add(self, facts: CallFacts, generation: Generation, backend: Any) -> None:
         session: Session
 
-        def on_evict(address: ClientPath) -> None:
-            self._mux.release_path(address, session)
+        def on_evict(path: Path) -> None:
+            self._mux.give_up_path(self.clock(), path, session)
 
         agent = IceAgent(generation, self._hash_key, self.clock(), on_evict)
         dtls = Dtls(self._certificate, facts.offer.role, facts.offer.fingerprints)

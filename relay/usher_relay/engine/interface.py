@@ -69,6 +69,7 @@ class Snapshot:
     counters: Counters
     flows_confirmed: int
     flows_on_probation: int
+    flows_ended: int
     routes: int
     routes_unreachable: int
     keys: tuple[HeldKey, ...]

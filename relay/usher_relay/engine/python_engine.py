@@ -123,12 +123,13 @@ class PythonEngine:
     def snapshot(self) -> Snapshot:
         """See `interface.Engine`."""
         state = self._forwarder.state
-        on_probation = state.flows.on_probation
+        on_probation, ended = state.flows.on_probation, state.flows.ended
         now = time.monotonic()
         return Snapshot(
             counters=state.counters.copy(),
-            flows_confirmed=max(0, len(state.flows) - on_probation),
+            flows_confirmed=max(0, len(state.flows) - on_probation - ended),
             flows_on_probation=on_probation,
+            flows_ended=ended,
             routes=len(state.routes),
             routes_unreachable=self._unreachable,
             keys=state.keys.held,
