@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import sys
 import time
 from typing import Any
 
@@ -13,7 +14,7 @@ import structlog
 
 from tests.transceiver_rig import until
 from usher_core.errors import LocalError
-from usher_transceiver.hop_socket import HEARTBEAT, MAX_PER_WAKE_UP, HopSocket
+from usher_transceiver.hop_socket import HEARTBEAT, LATE_S, MAX_PER_WAKE_UP, HopSocket
 
 BUFFER = 212_992
 
@@ -23,8 +24,11 @@ class Collector:
         self.datagrams: list[bytes] = []
         self.relays: set[Any] = set()
         self.turns: set[float] = set()
+        self.late: list[bytes] = []
 
-    def __call__(self, now: float, datagram: bytes, relay: Any) -> None:
+    def __call__(self, now: float, datagram: bytes, relay: Any, *, late: bool) -> None:
+        if late:
+            self.late.append(datagram)
         self.datagrams.append(datagram)
         self.relays.add(relay)
         self.turns.add(now)
@@ -46,6 +50,35 @@ async def test_a_burst_is_read_in_turns_so_that_the_loop_goes_on() -> None:
         await until(lambda: len(collector.datagrams) == 3 * MAX_PER_WAKE_UP, "all read")
         assert collector.relays == {relay.getsockname()}
     assert len(collector.turns) >= 3
+    shared.close()
+
+
+@pytest.mark.timed
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells when a datagram came")
+async def test_what_waited_too_long_is_late_and_what_came_just_now_is_not() -> None:
+    shared = HopSocket("127.0.0.1", 0, BUFFER, time.monotonic)
+    collector = Collector()
+    with sender() as relay:
+        relay.sendto(b"old", shared.address)
+        time.sleep(LATE_S + 0.05)  # as a process that stands still
+        relay.sendto(b"new", shared.address)
+        shared.start(collector)
+        await until(lambda: len(collector.datagrams) == 2, "both read")
+        relay.sendto(b"newer", shared.address)
+        await until(lambda: len(collector.datagrams) == 3, "read at once")
+    assert collector.late == [b"old"]
+    shared.close()
+
+
+@pytest.mark.parametrize("step", [-3600.0, 3600.0])
+async def test_a_step_of_the_wall_clock_makes_nothing_late_while_the_process_keeps_up(step: float) -> None:
+    shared = HopSocket("127.0.0.1", 0, BUFFER, lambda: 5.0, lambda: time.time() + step)
+    collector = Collector()
+    shared.start(collector)
+    with sender() as relay:
+        relay.sendto(b"in time", shared.address)
+        await until(lambda: collector.datagrams, "read")
+    assert collector.late == []
     shared.close()
 
 

@@ -325,6 +325,25 @@ def test_who_has_for_an_unknown_address_is_not_answered(world: World) -> None:
 # Faults
 
 
+@pytest.mark.parametrize("payload", [rtp(5), b"\x80\xc9\x00\x01" + bytes(24)])
+def test_media_that_waited_too_long_is_dropped_and_counted(world: World, payload: bytes) -> None:
+    session = world.session()
+    world.come(P1, check_bytes(generation()))
+    world.mux.on_datagram(world.now, world.encode(Record(P1, payload)), RELAY, late=True)
+    assert session.packets == []
+    assert world.drops == {"late": 1}
+    world.mux.on_datagram(world.now, world.encode(Record(P1, payload)), RELAY, late=False)
+    assert len(session.packets) == 1
+
+
+def test_what_keeps_a_call_alive_is_handled_however_late_it_is(world: World) -> None:
+    session = world.session()
+    records = Record(P1, check_bytes(generation())), Record(P1, DTLS), Record(P1, rtp(5))
+    world.mux.on_datagram(world.now, world.encode(*records), RELAY, late=True)
+    assert len(session.checks) == 1
+    assert [packet for _, _, packet in session.packets] == [DTLS]
+
+
 def test_a_session_that_raises_is_ended_and_the_next_packet_is_handled(world: World) -> None:
     broken, healthy = world.session(0), world.session(1)
     world.come(P1, check_bytes(generation(0)))

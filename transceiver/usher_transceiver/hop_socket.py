@@ -1,6 +1,10 @@
 """The UDP socket that all calls of this process share: a thin shell around the mux.
 
 It never blocks: what the kernel does not take at once is dropped and counted, as any router would.
+
+A process that falls behind must not work off a queue of old speech, while the new waits or finds no room. So the
+kernel notes when each datagram came, and the handler is told which are late. Only what was read later than that after
+the socket was last seen empty can be late: so a step of the wall clock makes nothing late in a process that keeps up.
 """
 
 from __future__ import annotations
@@ -8,6 +12,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import struct
+import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
@@ -22,11 +29,17 @@ MAX_PER_WAKE_UP = 64
 """Datagrams read before other work of the loop gets its turn: about 1 ms of it."""
 MAX_DATAGRAM = 9216
 """Bytes; a jumbo frame. Hop datagrams are as large as the interface's MTU."""
+LATE_S = 0.2
+"""Seconds in the receive buffer after which speech is worthless: whoever listens has filled the gap by then."""
 HEARTBEAT = b"\0"
 """Sent to ourselves: version 0 of the hop protocol, which nobody speaks."""
 
 # linux/in.h, linux/in6.h; the socket module has no names for them.
 _IP_MTU_DISCOVER, _IPV6_MTU_DISCOVER, _PMTUDISC_PROBE = 10, 23, 3
+# asm-generic/socket.h, likewise; the kernel adds a timespec of the wall clock to each datagram.
+_SO_TIMESTAMPNS = 35
+_TIMESPEC = struct.Struct("@qq")
+_ANCILLARY_SPACE = socket.CMSG_SPACE(_TIMESPEC.size)
 
 log = structlog.get_logger()
 
@@ -34,8 +47,8 @@ log = structlog.get_logger()
 class DatagramHandler(Protocol):
     """What is called for each datagram."""
 
-    def __call__(self, now: float, datagram: bytes, relay: SocketAddress) -> None:
-        """Handle it; raises nothing."""
+    def __call__(self, now: float, datagram: bytes, relay: SocketAddress, *, late: bool) -> None:
+        """Handle it, which waited longer than LATE_S if it is `late`; raises nothing."""
 
 
 class HopSocket:
@@ -46,10 +59,20 @@ class HopSocket:
         port: 0 lets the system choose.
         buffer_bytes: wanted for each direction; the log says when the kernel gives less.
         clock: seconds, monotonic.
+        wall: Unix seconds.
     """
 
-    def __init__(self, host: str, port: int, buffer_bytes: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        buffer_bytes: int,
+        clock: Callable[[], float],
+        wall: Callable[[], float] = time.time,
+    ) -> None:
         self._clock = clock
+        self._wall = wall
+        self._last_empty = clock()
         self._handler: DatagramHandler | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.send_failures: Counter[str] = Counter()
@@ -100,12 +123,14 @@ class HopSocket:
 
     def _on_readable(self) -> None:
         assert self._handler is not None
-        receive, handler = self._socket.recvfrom, self._handler
+        receive, handler = self._socket.recvmsg, self._handler
         now = self._clock()
+        is_behind = now - self._last_empty > LATE_S
         for _ in range(MAX_PER_WAKE_UP):
             try:
-                datagram, relay = receive(MAX_DATAGRAM)
+                datagram, ancillary, _, relay = receive(MAX_DATAGRAM, _ANCILLARY_SPACE)
             except BlockingIOError:
+                self._last_empty = now
                 return
             except OSError:
                 # An ICMP error of an earlier send; the socket goes on.
@@ -114,7 +139,15 @@ class HopSocket:
             if datagram == HEARTBEAT:
                 self.last_heartbeat = now
                 continue
-            handler(now, datagram, relay)
+            handler(now, datagram, relay, late=is_behind and self._age(ancillary) > LATE_S)
+
+    def _age(self, ancillary: list[tuple[int, int, bytes]]) -> float:
+        """Return how many seconds ago the kernel got a datagram; 0 where it does not tell."""
+        for level, kind, data in ancillary:
+            if (level, kind, len(data)) == (socket.SOL_SOCKET, _SO_TIMESTAMPNS, _TIMESPEC.size):
+                seconds, nanoseconds = _TIMESPEC.unpack(data)
+                return self._wall() - (seconds + nanoseconds / 1e9)
+        return 0.0
 
 
 _FAILURES = {
@@ -137,6 +170,8 @@ def _bind(host: str, port: int) -> socket.socket:
         raise LocalError(f"--udp {host}:{port} is no address of this machine: {error.strerror}") from None
     try:
         bound.setblocking(False)
+        if sys.platform == "linux":
+            _try_option(bound, socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
         # DF on every datagram, and no size limit learnt from ICMP, which anybody can forge.
         if family == socket.AF_INET6:
             _try_option(bound, socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _PMTUDISC_PROBE)
@@ -153,4 +188,4 @@ def _try_option(bound: socket.socket, level: int, option: int, value: int) -> No
     try:
         bound.setsockopt(level, option, value)
     except OSError as error:
-        log.info("the path MTU option is not available here", problem=error.strerror)
+        log.info("a socket option is not available here", level=level, option=option, problem=error.strerror)

@@ -11,6 +11,8 @@ Rules:
 * So is a path that its session gave up for a newer one, at a rate of its own: a client that sends from ever new
   addresses must not silence the other reports.
 * WHO-HAS is answered HERE, or not at all.
+* A process that is behind drops the RTP and RTCP that waited too long for it, and nothing else: what keeps a call
+  alive is handled however late it is.
 * One faulty packet or session never stops the others.
 """
 
@@ -122,7 +124,7 @@ class Mux:
         self.drops: Counter[str] = Counter()
         self.checks: Counter[str] = Counter()
         self.reports: Counter[str] = Counter()
-        """UNKNOWN-FLOW (its second reason by itself: `path_given_up`) and HERE that were sent."""
+        """UNKNOWN-FLOW, by its two reasons, and HERE that were sent."""
 
     # Sessions
 
@@ -147,7 +149,8 @@ class Mux:
         """The owner has forgotten this path to make room: its relay need not keep it either."""
         self.release_path(path.address, owner)
         if self._given_up.take(now):
-            self._report(path.address, path.via, "path_given_up")
+            self.reports["path_given_up"] += 1
+            self._send_unknown_flow(path.address, path.via)
 
     def add_source(self, ssrc: int, owner: Owner) -> None:
         """An SSRC authenticated for `owner`."""
@@ -175,8 +178,8 @@ class Mux:
 
     # In
 
-    def on_datagram(self, now: float, datagram: bytes, relay: SocketAddress) -> None:
-        """Handle what came in on the hop socket; raises nothing."""
+    def on_datagram(self, now: float, datagram: bytes, relay: SocketAddress, *, late: bool = False) -> None:
+        """Handle what came in on the hop socket; raises nothing. Of what is `late`, media is dropped."""
         self.received += 1
         try:
             parsed = self._open(datagram)
@@ -187,7 +190,7 @@ class Mux:
             case HopType.DATA:
                 via = Via(relay, parsed.outer.return_slot)
                 for record in parsed.records:
-                    self._on_record(now, record, via)
+                    self._on_record(now, record, via, late)
             case HopType.WHO_HAS:
                 self._on_who_has(now, parsed, relay)
             case _:
@@ -209,7 +212,7 @@ class Mux:
             raise RemoteError("hop_time", "older or newer than 60 s")
         return parsed
 
-    def _on_record(self, now: float, record: Record, via: Via) -> None:
+    def _on_record(self, now: float, record: Record, via: Via, late: bool) -> None:
         self.records += 1
         payload = record.payload
         if record.flags & _SPLIT:
@@ -218,8 +221,11 @@ class Mux:
                 return
             payload = joined
         try:
-            if classify(payload) is DatagramClass.STUN:
+            kind = classify(payload)
+            if kind is DatagramClass.STUN:
                 self._on_stun(now, record.path, via, payload)
+            elif late and kind is DatagramClass.RTP:
+                raise RemoteError("late", "speech that waited too long for us")
             else:
                 self._on_packet(now, record.path, via, payload)
         except RemoteError as error:
@@ -321,10 +327,10 @@ class Mux:
     def _report_unknown(self, now: float, address: ClientPath, via: Via) -> None:
         if address in self._by_path or not self._unknown_flow.take(now):
             return
-        self._report(address, via, "unknown_flow")
+        self.reports["unknown_flow"] += 1
+        self._send_unknown_flow(address, via)
 
-    def _report(self, address: ClientPath, via: Via, reason: str) -> None:
-        self.reports[reason] += 1
+    def _send_unknown_flow(self, address: ClientPath, via: Via) -> None:
         self._transmit(HopType.UNKNOWN_FLOW, Record(address, b""), via)
 
     def _transmit(self, kind: HopType, record: Record, via: Via) -> None:
