@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Run `usher ARGUMENTS…`; without them, those of this process. Always ends by SystemExit, or by the signal.
 
     Python would raise KeyboardInterrupt wherever it is, in the middle of an import, say. So until a command watches for

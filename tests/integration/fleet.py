@@ -19,7 +19,8 @@ READY_WITHIN_S = 30.0
 ENDED_WITHIN_S = 3.0
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """This environment without settings of usher."""
     return {name: value for name, value in os.environ.items() if not name.startswith("USHER_")}
 
 
@@ -37,7 +38,7 @@ class Fleet:
             text=True,
             # As from a terminal with a job of its own.
             start_new_session=True,
-            env={**_environment(), "TMPDIR": str(directory)},
+            env={**environment(), "TMPDIR": str(directory)},
         )
         self._readers = [threading.Thread(target=self._read_log, daemon=True)]
         self._readers[0].start()
@@ -142,7 +143,7 @@ class Caller:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=_environment(),
+            env=environment(),
         )
         self.steps: list[str] = []
         self._reader = threading.Thread(target=self._read_steps, daemon=True)

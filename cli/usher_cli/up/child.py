@@ -46,8 +46,10 @@ class ChildProcess:
 
     def send_signal(self, number: signal.Signals) -> None:
         """Send a signal to the program; none when it has ended."""
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(number)
+        if self._process.returncode is None:
+            # Not by the process object: that one would collect the exit status, which then is nobody's.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def kill_group(self) -> None:
         """Kill the program and whatever it started."""

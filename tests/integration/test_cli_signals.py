@@ -1,0 +1,97 @@
+"""Ctrl-C and SIGTERM at any moment of the first seconds: a quiet end, and nothing left."""
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.integration.fleet import Fleet, calling, environment, is_running, running_fleet, wait_until
+
+pytestmark = [pytest.mark.timed, pytest.mark.timeout(180)]
+
+MOMENTS_S = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.4, 1.7, 2.0, 2.5]
+"""From the first line of usher on: before, in the middle, and after all that `up` and `call` begin with."""
+ENDED_WITHIN_S = 3.0
+
+
+@pytest.fixture
+def silent_server() -> Iterator[str]:
+    """A server that takes connections and never says anything."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def has_begun(pid: int) -> bool:
+    """Whether usher itself runs. While Python starts it catches SIGINT, and prints a traceback of its own."""
+    masks = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    is_python = int(masks["SigIgn"], 16) >> (signal.SIGPIPE - 1) & 1
+    catches = int(masks["SigCgt"], 16) >> (signal.SIGINT - 1) & 1
+    return bool(is_python and not catches)
+
+
+def end_after(delay_s: float, number: signal.Signals, directory: Path, *arguments: str) -> tuple[int, str]:
+    """Start usher, send it a signal; return its exit status as a shell sees it, and its stderr. Nothing may be left."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "usher_cli", *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**environment(), "TMPDIR": str(directory)},
+    )
+    try:
+        wait_until(lambda: has_begun(process.pid), 30, "usher has begun")
+        # No condition here: what is tested is that it does not matter when.
+        time.sleep(delay_s)
+        process.send_signal(number)
+        _, log = process.communicate(timeout=ENDED_WITHIN_S)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+    assert [child for child in children_of(process.pid) if is_running(child)] == []
+    assert list(directory.iterdir()) == []
+    return process.returncode if process.returncode >= 0 else 128 - process.returncode, log
+
+
+def children_of(up: int) -> list[int]:
+    """The programs that `usher up` with this pid has started."""
+    found = subprocess.run(["pgrep", "-f", f"leashed {up} "], capture_output=True, text=True, check=False)
+    return [int(pid) for pid in found.stdout.split()]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_call_ends_quietly_at_any_moment(number: signal.Signals, silent_server: str, tmp_path: Path) -> None:
+    for moment in MOMENTS_S:
+        status, log = end_after(moment, number, tmp_path, "call", silent_server)
+        assert status == 128 + number, (moment, log)
+        assert log in ("", "call 1: calling\n"), moment
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_up_ends_quietly_at_any_moment(number: signal.Signals, tmp_path: Path) -> None:
+    for moment in MOMENTS_S:
+        status, log = end_after(moment, number, tmp_path, "up", "--http=127.0.0.1:0", "--udp=127.0.0.1:0")
+        # Before it has anything to end in order, the signal itself ends it.
+        assert status in (0, 128 + number), (moment, log)
+        assert "Traceback" not in log, (moment, log)
+        assert "Exception" not in log, (moment, log)
+        assert "Unknown child" not in log, (moment, log)
+
+
+def test_a_call_that_is_interrupted_hangs_up(tmp_path: Path) -> None:
+    with running_fleet(tmp_path) as fleet, calling(fleet.url, "--seconds=60") as caller:
+        caller.wait_until_connected(1)
+        caller.process.send_signal(signal.SIGINT)
+        assert caller.process.wait(timeout=ENDED_WITHIN_S) == 130
+        wait_until(lambda: sessions(fleet) == 0, 2, "the call has ended at the server")
+
+
+def sessions(fleet: Fleet) -> int:
+    (transceiver,) = httpx.get(f"{fleet.url}/v1/fleet").json()["transceivers"]
+    return int(transceiver["sessions"])
