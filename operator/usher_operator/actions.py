@@ -89,8 +89,10 @@ class Plan:
         actions: what to do, in order.
         status: the whole `status` of the pool; written when it differs from what is there.
         look_again: seconds until the next look even if nothing happens; None: the usual time of the reconciler.
+        done: of a pool that is being deleted: nothing of it is left that has to drain, so its finalizer may go.
     """
 
     actions: tuple[Action, ...]
     status: Manifest
     look_again: float | None = None
+    done: bool = False
