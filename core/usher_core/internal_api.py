@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from usher_core.errors import LocalError
+from usher_core.keys import HeldKey
 
 BASE_PATH = "/internal/v1"
 MAX_SDP = 64 * 1024
@@ -65,6 +66,12 @@ class Load(_Model):
     tenants: dict[str, int] = Field(
         default_factory=dict, description="live sessions by tenant; only in the answer to `GET /load`"
     )
+
+
+class HeldKeys(_Model):
+    """`GET /keys` of a transceiver, and `/keys` of a relay's admin page: the keys it holds, never the keys."""
+
+    keys: tuple[HeldKey, ...] = Field(max_length=4_096)
 
 
 class SessionCreated(_Model):

@@ -136,6 +136,25 @@ def parse_key_file(text: str) -> KeyFile:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldKey:
+    """A key that a program holds, without the key: whoever rotates keys waits until all programs report the new one.
+
+    `id` is the letter of an ice key; `clusters` are the cluster ids of an ice key, empty for others.
+    """
+
+    list: Literal["ice", "hop"]
+    id: str
+    state: str
+    clusters: tuple[int, ...] = ()
+
+
+def held_keys(file: KeyFile) -> tuple[HeldKey, ...]:
+    """Return what to report of the ice and hop keys in a key file."""
+    ice = (HeldKey("ice", key.letter, key.state, key.clusters) for key in file.ice)
+    return (*ice, *(HeldKey("hop", str(key.id), key.state) for key in file.hop))
+
+
+@dataclass(frozen=True, slots=True)
 class OpenedUfrag:
     """A ufrag that one of our keys made. `password` is None at a relay that has no password key for it."""
 

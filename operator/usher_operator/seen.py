@@ -63,6 +63,8 @@ class TransceiverPoolSeen:
     """Keys in use and their state, for the status."""
     keys_fault: str = ""
     """Why the keys are not ready, "" when they are."""
+    keys_note: str = ""
+    """What a rotation of keys waits for; the keys in use are good meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +98,5 @@ class RelayPoolSeen:
     """Keys in use and their state, for the status."""
     keys_fault: str = ""
     """Why the keys are not ready, "" when they are."""
+    keys_note: str = ""
+    """What a rotation of keys waits for; the keys in use are good meanwhile."""
