@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from typing import Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -45,6 +46,20 @@ class Transceiver(BaseModel):
         pack_address(host)
         if port == 0:
             raise ValueError("port 0 is no address")
+        return value
+
+    @field_validator("http")
+    @classmethod
+    def _is_base_url(cls, value: str) -> str:
+        if not value:
+            return value
+        try:
+            parts = urlsplit(value)
+            is_right = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            is_right = False
+        if not is_right or any(character.isspace() for character in value):
+            raise ValueError(f"{value!r} is no base URL such as http://10.1.2.3:7280")
         return value
 
     @property

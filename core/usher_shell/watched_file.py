@@ -3,12 +3,14 @@
 Rules:
 * Changed means another inode, size or time of change: so a file that was written over, renamed into place, or swapped
   by a symbolic link (as Kubernetes does for ConfigMaps and Secrets) is seen alike.
+* Only a regular file, or a symbolic link to one: a pipe has no content to read again, and opening it may wait for ever.
 * File systems tell times apart by some milliseconds only, so a file that changed within the last second is read again.
 * One log line per change of state, not per look.
 """
 
 from __future__ import annotations
 
+import stat
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -96,14 +98,19 @@ class WatchedFile(Generic[ContentT]):
 
     def _read(self) -> bool:
         try:
-            stat = self._path.stat()
-            seen = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+            found = self._path.stat()
+            if not stat.S_ISREG(found.st_mode):
+                self._seen = None
+                raise LocalError(
+                    f"the {self._what} {self._path} is {_kind(found.st_mode)}, and has to be a regular file", self._fix
+                )
+            seen = (found.st_ino, found.st_size, found.st_mtime_ns)
             if seen == self._seen:
                 if not self._fault:
                     self._good_at = time.monotonic()
                 return False
-            self._seen = seen if time.time() - stat.st_mtime > SETTLED_AFTER_S else None
-            text = self._read_text(stat.st_size)
+            self._seen = seen if time.time() - found.st_mtime > SETTLED_AFTER_S else None
+            text = self._read_text(found.st_size)
         except OSError as error:
             self._seen = None
             raise LocalError(f"the {self._what} {self._path} can't be read: {error.strerror}", self._fix) from None
@@ -130,3 +137,9 @@ class WatchedFile(Generic[ContentT]):
         self._fault = fault
         keeps = "the last good one stays in use" if self._good_at is not None else "waiting for it"
         log.error("file lost", what=self._what, error=fault, now=keeps)
+
+
+def _kind(mode: int) -> str:
+    if stat.S_ISDIR(mode):
+        return "a directory"
+    return "a pipe" if stat.S_ISFIFO(mode) else "a socket or a device"

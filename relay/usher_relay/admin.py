@@ -1,6 +1,9 @@
 """The relay's admin HTTP: /livez, /readyz, /metrics, /routes, /flows.
 
 It runs in the main thread, apart from the data path, so that load there cannot silence it.
+
+It asks for no key. Where it listens on loopback only, `Host` has to name loopback too: any other name is one that a web
+page pointed at 127.0.0.1 (DNS rebinding), to read who calls. Elsewhere names are many, and a firewall has to guard it.
 """
 
 from __future__ import annotations
@@ -12,11 +15,15 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from usher_core.ids import is_loopback_authority
 from usher_relay.engine.interface import Engine
 from usher_shell.watched_file import SourceStatus
 
@@ -42,6 +49,7 @@ class Admin:
         routes: how the route source is.
         leaving: whether shutdown has made the relay unready.
         registry: the metrics.
+        local: whether it listens on loopback only.
     """
 
     def __init__(
@@ -50,11 +58,14 @@ class Admin:
         routes: Callable[[], SourceStatus],
         leaving: Callable[[], bool],
         registry: CollectorRegistry,
+        *,
+        local: bool = False,
     ) -> None:
         self._engine = engine
         self._routes = routes
         self._leaving = leaving
         self._registry = registry
+        self._local = local
 
     def app(self) -> Starlette:
         """Return the ASGI application."""
@@ -65,7 +76,8 @@ class Admin:
                 Route("/metrics", self._metrics),
                 Route("/routes", self._list_routes),
                 Route("/flows", self._list_flows),
-            ]
+            ],
+            middleware=[Middleware(_LoopbackNamesOnly)] if self._local else [],
         )
 
     def live(self) -> Health:
@@ -103,6 +115,20 @@ class Admin:
 
     def _list_flows(self, request: Request) -> Response:
         return _listing("flows", request, self._engine.flows, {})
+
+
+class _LoopbackNamesOnly:
+    """Refuses requests that name another host."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not is_loopback_authority(Headers(scope=scope).get("host", "")):
+            text = "This relay's --admin is on loopback, so it answers only under a loopback name: use 127.0.0.1.\n"
+            await PlainTextResponse(text, 403)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
 
 
 def _listing(name: str, request: Request, read: Callable[[int], list[Any]], more: dict[str, Any]) -> Response:

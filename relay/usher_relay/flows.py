@@ -12,8 +12,8 @@ Rules:
 * A flow that a request made is on *probation* until its transceiver has answered that address (alive), at most for 5 s:
   then it is removed, and the client's next check makes it anew. So a recorded check that is replayed from many
   addresses fills nothing: at most 16 flows of one ufrag are on probation (the oldest goes).
-* Of one ufrag at most 16 flows are *confirmed*: beyond, the one of them that was silent longest goes. So fresh checks of
-  somebody with a session of his own fill nothing either. Transceivers keep 16 paths of a session and give up the
+* Of one ufrag at most 16 flows are *confirmed*: beyond, the one of them that was silent longest goes. So fresh checks
+  of somebody with a session of his own fill nothing either. Transceivers keep 16 paths of a session and give up the
   others, which bounds what comes by roaming and by ICE restarts: those flows are *ended*.
 * When the table is full, room is made by the first of these that there is: the flow that ended first; the oldest on
   probation, if those hold more than a tenth of the table; the confirmed flow that was silent longest, if it is quiet;

@@ -12,6 +12,7 @@ from pathlib import Path
 import structlog
 
 from usher_core.errors import LocalError
+from usher_core.ids import is_loopback_host, split_host_port
 from usher_core.keys import KeyFile, parse_key_file
 from usher_core.logs import configure
 from usher_core.settings import announce
@@ -84,6 +85,7 @@ class _Relay:
             self._routes.status,
             lambda: self._phase is Phase.LEAVING,
             relay_registry(engine, {"routes": self._routes.status, "keys": keys.file.status}),
+            local=is_loopback_host(split_host_port(settings.admin)[0]),
         )
         self._server = HttpServer(
             self._admin.app(), settings.admin, "--admin", lifespan="off", max_connections=MAX_ADMIN_CONNECTIONS

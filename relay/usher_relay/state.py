@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 from usher_core.errors import LocalError
 from usher_core.hop import OVERHEAD
-from usher_core.keys import HopKey, IceKeyRing, KeyFile, index_by_id, newest_active
+from usher_core.keys import HeldKey, HopKey, IceKeyRing, KeyFile, held_keys, index_by_id, newest_active
 from usher_relay.counters import Counters, Drop
 from usher_relay.flows import PROBATION_PER_UFRAG, FlowMap
 from usher_relay.hop_codec import Stamp, data_prefix, make_stamp
@@ -67,15 +67,6 @@ class LiveRoute:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldKey:
-    """A key that a relay holds, without the key: whoever rotates keys waits until all relays report the new one."""
-
-    list: Literal["ice", "hop"]
-    id: str
-    state: str
-
-
-@dataclass(frozen=True, slots=True)
 class RelayKeys:
     """The keys of a relay, ready for use. `hop` holds those of the local scope by id."""
 
@@ -86,14 +77,12 @@ class RelayKeys:
     @classmethod
     def of(cls, file: KeyFile, scope: Literal["local"] = "local") -> RelayKeys:
         """Take from a key file what a relay needs. Raises LocalError when it holds no usable keys."""
-        held = [HeldKey("ice", key.letter, key.state) for key in file.ice]
-        held += [HeldKey("hop", str(key.id), key.state) for key in file.hop]
         hop = index_by_id(key for key in file.hop if key.scope == scope)
         if not file.ice or not hop:
             raise LocalError(
                 "a relay needs at least one ice key and one local hop key", "make a file with `usher keys new`"
             )
-        return cls(IceKeyRing(file.ice), hop, tuple(held))
+        return cls(IceKeyRing(file.ice), hop, held_keys(file))
 
 
 class RelayState:

@@ -113,6 +113,12 @@ def test_datagram_is_cut_in_the_middle_so_that_both_halves_fit() -> None:
         ('{"cluster": 1, "pod": 1, "udp": "[fe80::1%eth0]:5"}', "udp: an address with a zone"),
         ('{"cluster": 1, "pod": 1, "udp": "[::ffff:1.2.3.4%1]:5"}', "udp: an address with a zone"),
         ('{"cluster": 1, "pod": 1, "udp": "1.2.3.4:5", "typo": 1}', "typo"),
+        ('{"cluster": 1, "pod": 1, "udp": "1.2.3.4:5", "http": "http://1.2.3.4:99999"}', "http: .* is no base URL"),
+        ('{"cluster": 1, "pod": 1, "udp": "1.2.3.4:5", "http": "http://1.2.3.4:x"}', "http: .* is no base URL"),
+        ('{"cluster": 1, "pod": 1, "udp": "1.2.3.4:5", "http": "http://1.2.3.4:0"}', "http: .* is no base URL"),
+        ('{"cluster": 1, "pod": 1, "udp": "1.2.3.4:5", "http": "http://[::1"}', "http: .* is no base URL"),
+        ('{"cluster": 1, "pod": 1, "udp": "1.2.3.4:5", "http": "1.2.3.4:80"}', "http: .* is no base URL"),
+        ('{"cluster": 1, "pod": 1, "udp": "1.2.3.4:5", "http": "http://a b"}', "http: .* is no base URL"),
         ('{"cluster": 1, "pod": 1, "udp": "1.2.3.4:5"}, {"cluster": 1, "pod": 1, "udp": "1.2.3.4:6"}', "twice"),
     ],
 )

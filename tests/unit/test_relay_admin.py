@@ -17,7 +17,9 @@ from usher_relay.metrics import relay_registry
 from usher_relay.state import HeldKey
 from usher_shell.watched_file import SourceStatus
 
-SNAPSHOT = Snapshot(Counters(), 3, 2, 4, 7, 1, (HeldKey("ice", "u", "active"), HeldKey("ice", "u", "retired")), 0.1, 5.0)
+SNAPSHOT = Snapshot(
+    Counters(), 3, 2, 4, 7, 1, (HeldKey("ice", "u", "active"), HeldKey("ice", "u", "retired")), 0.1, 5.0
+)
 FLOW = FlowView("192.0.2.1:5000", 1, "1/17/0", "live", 0.5, None, "0000004d")
 
 
@@ -61,16 +63,17 @@ class Rig:
     engine: FakeEngine = field(default_factory=FakeEngine)
     source: SourceStatus = GOOD
     leaving: bool = False
+    local: bool = False
 
     def __post_init__(self) -> None:
         sources = {"routes": lambda: self.source, "keys": lambda: self.source}
         registry = relay_registry(self.engine, sources)
-        self.app = Admin(self.engine, lambda: self.source, lambda: self.leaving, registry).app()
+        self.app = Admin(self.engine, lambda: self.source, lambda: self.leaving, registry, local=self.local).app()
 
-    def get(self, path: str, method: str = "GET", **params: str) -> httpx.Response:
+    def get(self, path: str, method: str = "GET", host: str = "relay", **params: str) -> httpx.Response:
         async def ask() -> httpx.Response:
             transport = httpx.ASGITransport(self.app)
-            async with httpx.AsyncClient(transport=transport, base_url="http://relay") as client:
+            async with httpx.AsyncClient(transport=transport, base_url=f"http://{host}") as client:
                 return await client.request(method, path, params=params or None)
 
         return asyncio.run(ask())
@@ -86,6 +89,21 @@ class Rig:
 @pytest.fixture
 def rig() -> Rig:
     return Rig()
+
+
+@pytest.mark.parametrize("path", ["/flows", "/routes", "/metrics", "/livez", "/readyz"])
+def test_on_loopback_it_answers_only_under_a_loopback_name(path: str) -> None:
+    rig = Rig(local=True)
+    for host in ("127.0.0.1:9478", "localhost:9478", "[::1]:9478", "127.8.9.1"):
+        assert rig.get(path, host=host).status_code == 200
+    for host in ("rebound.example:9478", "127.0.0.1.example", "192.0.2.1:9478"):
+        refused = rig.get(path, host=host)
+        assert refused.status_code == 403
+        assert "127.0.0.1" in refused.text
+
+
+def test_elsewhere_it_answers_under_any_name(rig: Rig) -> None:
+    assert rig.get("/flows", host="10.1.2.3:9478").status_code == 200
 
 
 def test_a_relay_that_goes_round_is_live_and_ready(rig: Rig) -> None:

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +189,45 @@ def test_a_file_beyond_the_size_limit_is_refused_before_it_is_read(tmp_path: Pat
         sparse.truncate(MAX_BYTES + 1)
     with pytest.raises(LocalError, match="more than"):
         WatchedFile(path, parse, "test file")
+
+
+@pytest.mark.parametrize(("make", "kind"), [(os.mkfifo, "a pipe"), (os.mkdir, "a directory")])
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path, make: Callable[[Path], None], kind: str) -> None:
+    make(tmp_path / "file")
+    (tmp_path / "link").symlink_to("file")
+    for name in ("file", "link"):
+        with pytest.raises(LocalError, match=f"{name} is {kind}, and has to be a regular file"):
+            WatchedFile(tmp_path / name, parse, "test file")
+
+
+def test_a_pipe_that_takes_the_files_place_leaves_what_was_good(watch: Watch, lines: list[Any]) -> None:
+    watch.write("1")
+    watch.look()
+    watch.path.unlink()
+    os.mkfifo(watch.path)
+    watch.look()
+    watch.look()
+    assert watch.file.is_wrong
+    assert watch.file.value == 1
+    assert [line["event"] for line in lines].count("file lost") == 1
+    watch.path.unlink()
+    watch.write("2")
+    assert watch.look() == [1, 2]
+
+
+def test_a_secret_as_kubernetes_mounts_it_is_read_and_followed(tmp_path: Path) -> None:
+    # file → ..data/file, ..data → ..version; an update renames another link over ..data.
+    for number in ("1", "2"):
+        (tmp_path / f"..{number}").mkdir()
+        (tmp_path / f"..{number}" / "file").write_text(number)
+    (tmp_path / "..data").symlink_to("..1")
+    (tmp_path / "file").symlink_to("..data/file")
+    watched = WatchedFile(tmp_path / "file", parse, "test file")
+    assert watched.value == 1
+    (tmp_path / "..new").symlink_to("..2")
+    (tmp_path / "..new").rename(tmp_path / "..data")
+    assert watched.look()
+    assert watched.value == 2
 
 
 def test_a_file_that_never_was_is_waited_for(watch: Watch, lines: list[Any]) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from usher_signaling.loopback import is_loopback_authority, is_loopback_origin, refusal
+from usher_core.ids import is_loopback_authority
+from usher_signaling.loopback import is_loopback_origin, refusal
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,62 @@ def test_noise_closes_nothing(size: int) -> None:
     assert ours.receive(theirs.take()[0]) == [b"still here"]
 
 
+ALERTS = {
+    "close_notify": b"\x01\x00",
+    "handshake_failure": b"\x02\x28",
+    "unexpected_message": b"\x02\x0a",
+    "no_renegotiation": b"\x01\x64",
+    "cut off": b"\x02",
+    "too long": b"\x02\x28\x02\x28",
+}
+
+
+def plain_record(kind: int, body: bytes, number: int, epoch: int = 0) -> bytes:
+    return bytes([kind]) + b"\xfe\xfd" + epoch.to_bytes(2) + number.to_bytes(6) + len(body).to_bytes(2) + body
+
+
+@pytest.mark.parametrize("number", [0, 1, 5, 1 << 47])
+@pytest.mark.parametrize("alert", ALERTS.values(), ids=ALERTS)
+@pytest.mark.parametrize("role", ["server", "client"])
+def test_a_forged_alert_in_clear_ends_nothing_at_any_time(role: str, alert: bytes, number: int) -> None:
+    ours, theirs = pair(role)
+    forged = plain_record(21, alert, number)
+
+    def forge(datagrams: tuple[bytes, ...]) -> Iterable[bytes]:
+        ours.receive(forged)
+        for datagram in datagrams:
+            yield datagram
+            ours.receive(forged)
+
+    ours.start()
+    ours.receive(forged)
+    exchange(ours, theirs, forge)
+    assert ours.state is theirs.state is DtlsState.CONNECTED
+    for epoch in (0, 1, 2):
+        ours.receive(plain_record(21, alert, number, epoch))
+    theirs.send(b"still here")
+    assert ours.receive(theirs.take()[0]) == [b"still here"]
+
+
+def test_an_alert_beside_a_handshake_message_does_not_take_it_along() -> None:
+    ours, theirs = pair()
+    exchange(ours, theirs, lambda datagrams: [plain_record(21, b"\x02\x28", 77) + datagram for datagram in datagrams])
+    assert ours.state is theirs.state is DtlsState.CONNECTED
+
+
+@pytest.mark.parametrize("role", ["server", "client"])
+@pytest.mark.parametrize("kind", [20, 22, 23, 24, 25])
+@pytest.mark.parametrize("body", [b"", b"\x01", bytes(12), bytes(40), b"\x01\x00\x00\x20" + bytes(40)])
+def test_nothing_in_clear_ends_what_is_connected(role: str, kind: int, body: bytes) -> None:
+    ours, theirs = pair(role)
+    exchange(ours, theirs)
+    for epoch in (0, 1, 2):
+        for number in (0, 7, 1 << 47):
+            ours.receive(plain_record(kind, body, number, epoch))
+    theirs.send(b"still here")
+    assert ours.receive(theirs.take()[0]) == [b"still here"]
+
+
 def fragment(client_hello: bytes, sizes: tuple[int, ...]) -> list[bytes]:
     """Cut a ClientHello into handshake fragments, each a record of its own (RFC 6347 section 4.2.3)."""
     record = client_hello[:RECORD_HEADER]

@@ -7,6 +7,10 @@ datagram, cuts flights at no record boundary, has no MTU and needs a task and a 
 Rules:
 * Datagrams of ours have at most `MTU` bytes and end at record boundaries.
 * A certificate is right when it matches one fingerprint of the offer (RFC 8122 section 5.1).
+* During the handshake nothing but handshake messages is taken in clear, no alert above all: anybody who can fake the
+  client's address could end its call with one (RFC 6347 section 4.1.2.7). A client that gives up in earnest is noticed
+  when the handshake's time is over. Forged handshake messages can't be told from true ones in DTLS 1.2 and still spoil
+  a handshake. After it OpenSSL itself drops all in clear but repeated flights.
 * Whatever a peer sends, `receive` raises nothing; the state tells what became of it.
 """
 
@@ -29,6 +33,7 @@ MAX_PLAINTEXT = 16_384
 
 _APPLICATION_DATA = 23
 _HANDSHAKE = 22
+_CHANGE_CIPHER_SPEC = 20
 _CLIENT_HELLO = 1
 _READ_SIZE = 4096
 _DIGESTS = {"sha-256": "sha256", "sha-384": "sha384", "sha-512": "sha512"}
@@ -80,9 +85,14 @@ class Dtls:
         """Take a datagram of the client; return the application data in it."""
         if not datagram or self.state not in (DtlsState.CONNECTING, DtlsState.CONNECTED):
             return []
-        self._ssl.bio_write(datagram)
         if self.state is DtlsState.CONNECTING:
+            datagram = _without_plain_extras(datagram)
+            if not datagram:
+                return []
+            self._ssl.bio_write(datagram)
             self._handshake()
+        else:
+            self._ssl.bio_write(datagram)
         data = self._read() if self.state is DtlsState.CONNECTED else []
         self._drain()
         return data
@@ -199,6 +209,19 @@ def pack_records(records: bytes, limit: int = MTU) -> list[bytes]:
     if end > start:
         datagrams.append(records[start:end])
     return datagrams
+
+
+def _without_plain_extras(datagram: bytes) -> bytes:
+    """Leave out the records of epoch 0 that are neither handshake nor ChangeCipherSpec, and what is no record."""
+    kept = b""
+    start = 0
+    while start + RECORD_HEADER <= len(datagram):
+        end = start + RECORD_HEADER + int.from_bytes(datagram[start + 11 : start + 13])
+        is_plain = datagram[start + 3 : start + 5] == b"\x00\x00"
+        if not is_plain or datagram[start] in (_HANDSHAKE, _CHANGE_CIPHER_SPEC):
+            kept += datagram[start:end]
+        start = end
+    return kept
 
 
 def record_number(datagram: bytes) -> int | None:

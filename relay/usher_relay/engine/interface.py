@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from usher_core.keys import KeyFile
+from usher_core.keys import HeldKey, KeyFile
 from usher_core.routes import RouteTable
 from usher_relay.counters import Counters
 from usher_relay.listeners import Listener
-from usher_relay.state import HeldKey, Limits
+from usher_relay.state import Limits
 
 
 @dataclass(frozen=True, slots=True)
