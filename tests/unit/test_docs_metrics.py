@@ -17,12 +17,11 @@ from tests.pages import ROOT, Row, codes, pages, rows
 from tests.signaling_fakes import signaling
 from usher_core import hop, stun
 from usher_core.internal_api import Load
-from usher_core.keys import KeyState
+from usher_core.keys import HeldKey, KeyState
 from usher_relay.counters import Counters
 from usher_relay.engine.interface import Snapshot, SocketStatus
 from usher_relay.engine.python_engine import PythonEngine
 from usher_relay.metrics import RelayCollector
-from usher_relay.state import HeldKey
 from usher_shell.watched_file import SourceStatus
 from usher_signaling import auth, calls, limits
 from usher_transceiver import (
