@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -124,6 +125,27 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def children_of(up: int, program: str = "") -> list[int]:
+    """The pids of what the `usher up` with this pid has started: of all, or of one program."""
+    ask = ["pgrep", "-f", f"leashed {up} {program}"]
+    found = subprocess.run(ask, capture_output=True, text=True, check=False)
+    return [int(pid) for pid in found.stdout.split()]
+
+
+def make_up(flags: str) -> list[str]:
+    """The command `make up` with these flags.
+
+    It takes this environment as it is: `make test` has made it, and a test must not install anything.
+    """
+    venv = Path(sys.prefix)
+    return ["make", f"VENV={venv}", f"--old-file={venv / '.installed'}", "up", f"ARGS={flags}"]
+
+
+def make_environment() -> dict[str, str]:
+    """This environment without settings of usher, and without what `make test` tells a make within it."""
+    return {name: value for name, value in environment().items() if not name.startswith(("MAKE", "MFLAGS"))}
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:

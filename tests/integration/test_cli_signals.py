@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.integration.fleet import Fleet, calling, environment, is_running, running_fleet, wait_until
+from tests.integration.fleet import Fleet, calling, children_of, environment, running_fleet, wait_until
 
 pytestmark = [pytest.mark.timed, pytest.mark.timeout(180)]
 
@@ -54,15 +54,9 @@ def end_after(delay_s: float, number: signal.Signals, directory: Path, *argument
         if process.poll() is None:
             process.kill()
             process.communicate()
-    assert [child for child in children_of(process.pid) if is_running(child)] == []
+    assert children_of(process.pid) == []
     assert list(directory.iterdir()) == []
     return process.returncode if process.returncode >= 0 else 128 - process.returncode, log
-
-
-def children_of(up: int) -> list[int]:
-    """The programs that `usher up` with this pid has started."""
-    found = subprocess.run(["pgrep", "-f", f"leashed {up} "], capture_output=True, text=True, check=False)
-    return [int(pid) for pid in found.stdout.split()]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -19,7 +19,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.integration.fleet import Fleet, calling, is_running, running_fleet, wait_until
+from tests.integration.fleet import Fleet, calling, is_running, make_environment, make_up, running_fleet, wait_until
 from tests.pages import ROOT, Block, blocks, pages
 
 pytestmark = [pytest.mark.timed, pytest.mark.timeout(120)]
@@ -131,7 +131,7 @@ def set_up(fleet: Fleet, directory: Path, folder: Path) -> Workplace:
     assert ufrag, answer.text
     scripts = Path(sys.prefix) / "bin"
     environment = {
-        **without_ours(os.environ),
+        **make_environment(),
         "PATH": f"{scripts}:{os.environ['PATH']}",
         "BIN": str(scripts),
         "ROOT": str(ROOT),
@@ -141,11 +141,6 @@ def set_up(fleet: Fleet, directory: Path, folder: Path) -> Workplace:
         "KEY": "any: this fleet asks for none",
     }
     return Workplace(folder, environment)
-
-
-def without_ours(environment: os._Environ[str]) -> dict[str, str]:
-    """Leave out what would change what a program does, and what `make test` tells a make within it."""
-    return {name: value for name, value in environment.items() if not re.match(r"USHER_|MAKE|MFLAGS", name)}
 
 
 @pytest.mark.parametrize(
@@ -174,14 +169,11 @@ def test_make_up_prints_one_line_answers_a_call_and_ends_on_ctrl_c(command: str,
     given = "".join(word.removeprefix("ARGS=") for word in shlex.split(command) if word.startswith("ARGS="))
     state = tmp_path / "state.json"
     flags = f"{given} --http 127.0.0.1:0 --udp 127.0.0.1:0 --state-file {state}"
-    # This environment, as it is: `make test` has made it, and a test must not install anything.
-    venv = Path(sys.prefix)
-    make = ["make", f"VENV={venv}", f"--old-file={venv / '.installed'}", "up", f"ARGS={flags}"]
     out, log = tmp_path / "out", tmp_path / "log"
     with out.open("w") as stdout, log.open("w") as stderr:
         # A session of its own is what a terminal's job is: Ctrl-C reaches make and all that it has started.
         process = subprocess.Popen(
-            make, cwd=ROOT, env=without_ours(os.environ), stdout=stdout, stderr=stderr, start_new_session=True
+            make_up(flags), cwd=ROOT, env=make_environment(), stdout=stdout, stderr=stderr, start_new_session=True
         )
     pids: list[int] = []
     try:
