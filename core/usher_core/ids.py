@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from usher_core.errors import LocalError
 
@@ -75,18 +74,6 @@ def is_loopback_host(host: str) -> bool:
         return False
     mapped = getattr(address, "ipv4_mapped", None)
     return address.is_loopback or (mapped is not None and mapped.is_loopback)
-
-
-def is_loopback_authority(authority: str) -> bool:
-    """Tell whether `HOST`, `HOST:PORT` or `[V6]:PORT` of a Host header is loopback. False for anything malformed."""
-    try:
-        parts = urlsplit(f"//{authority}")
-        _ = parts.port
-    except ValueError:
-        return False
-    if parts.netloc != authority or parts.username is not None or parts.hostname is None:
-        return False
-    return is_loopback_host(parts.hostname)
 
 
 def pack_address(host: str) -> bytes:

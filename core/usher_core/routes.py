@@ -6,9 +6,9 @@ Relays need route → UDP address; signaling the HTTP address and whether new ca
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Literal
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -16,6 +16,9 @@ from usher_core.errors import LocalError, describe
 from usher_core.ids import MAX_CLUSTER, MAX_POD, MAX_WORKER, Route, pack_address, split_host_port
 
 MAX_ROUTES = 100_000
+_BASE_URL = re.compile(
+    r"https?://([\w.-]+|\[[0-9a-f:.]+\])(:(?P<port>[0-9]{1,5}))?(/[!-~]*)?", re.ASCII | re.IGNORECASE
+)
 
 
 class Transceiver(BaseModel):
@@ -51,14 +54,8 @@ class Transceiver(BaseModel):
     @field_validator("http")
     @classmethod
     def _is_base_url(cls, value: str) -> str:
-        if not value:
-            return value
-        try:
-            parts = urlsplit(value)
-            is_right = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except ValueError:
-            is_right = False
-        if not is_right or any(character.isspace() for character in value):
+        found = _BASE_URL.fullmatch(value)
+        if value and (found is None or not 0 < int(found["port"] or 80) <= 0xFFFF):
             raise ValueError(f"{value!r} is no base URL such as http://10.1.2.3:7280")
         return value
 

@@ -1,4 +1,4 @@
-"""The relay's admin HTTP: /livez, /readyz, /metrics, /routes, /flows.
+"""The relay's admin HTTP: /livez, /readyz, /metrics, /routes, /flows, /keys.
 
 It runs in the main thread, apart from the data path, so that load there cannot silence it.
 
@@ -23,8 +23,9 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from usher_core.ids import is_loopback_authority
+from usher_core.internal_api import HeldKeys
 from usher_relay.engine.interface import Engine
+from usher_shell.loopback_names import is_loopback_authority
 from usher_shell.watched_file import SourceStatus
 
 DEFAULT_LIMIT = 100
@@ -76,6 +77,7 @@ class Admin:
                 Route("/metrics", self._metrics),
                 Route("/routes", self._list_routes),
                 Route("/flows", self._list_flows),
+                Route("/keys", self._list_keys),
             ],
             middleware=[Middleware(_LoopbackNamesOnly)] if self._local else [],
         )
@@ -106,6 +108,9 @@ class Admin:
 
     async def _metrics(self, _request: Request) -> Response:
         return Response(generate_latest(self._registry), media_type=CONTENT_TYPE_LATEST)
+
+    async def _list_keys(self, _request: Request) -> Response:
+        return JSONResponse(HeldKeys(keys=self._engine.snapshot().keys).model_dump(mode="json"))
 
     # Plain functions: Starlette calls them in a worker thread, where they may wait for the data thread.
 

@@ -33,7 +33,7 @@ class RelaySettings(ProgramSettings):
         description="local IP of the socket towards transceivers; :: when pods have IPv6 addresses (it serves both)",
     )
     admin: HostPort = Field(
-        default="127.0.0.1:9478", description="HOST:PORT of /livez, /readyz, /metrics, /routes, /flows"
+        default="127.0.0.1:9478", description="HOST:PORT of /livez, /readyz, /metrics, /routes, /flows, /keys"
     )
     keys_file: Path = Field(description="key file with `ice` and `hop` keys, re-read when it changes")
     routes_file: Path = Field(

@@ -9,7 +9,7 @@ The socket listens on loopback, but a web page from anywhere runs in a browser o
 
 from __future__ import annotations
 
-from usher_core.ids import is_loopback_authority
+from usher_shell.loopback_names import is_loopback_authority
 
 
 def is_loopback_origin(origin: str) -> bool:

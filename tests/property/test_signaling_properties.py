@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from usher_core.errors import RemoteError
-from usher_core.ids import Route, is_loopback_authority
+from usher_core.ids import Route
 from usher_core.internal_api import Load
 from usher_core.json_values import merge
 from usher_core.keys import SealKey
 from usher_core.sealed import Sealer
+from usher_shell.loopback_names import is_loopback_authority
 from usher_signaling.call_ids import CallId, open_call_id, seal_call_id
 from usher_signaling.client_secrets import ClientSecret, open_secret, seal_secret
 from usher_signaling.entity_tags import entity_tag, parse_if_match

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from usher_core.ids import is_loopback_authority
+from usher_shell.loopback_names import is_loopback_authority
 from usher_signaling.loopback import is_loopback_origin, refusal
 
 
