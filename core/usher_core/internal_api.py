@@ -72,6 +72,9 @@ class HeldKeys(_Model):
     """`GET /keys` of a transceiver, and `/keys` of a relay's admin page: the keys it holds, never the keys."""
 
     keys: tuple[HeldKey, ...] = Field(max_length=4_096)
+    ufrags: dict[str, int] = Field(
+        default_factory=dict, description="transceiver: live ufrags by key letter; a call has one, for some seconds two"
+    )
 
 
 class SessionCreated(_Model):

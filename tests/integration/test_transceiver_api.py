@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 from pathlib import Path
@@ -16,7 +17,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.raw_client import RawClient
 from tests.transceiver_rig import TOKEN, Rig, rig, until
-from usher_core.internal_api import BASE_PATH, ErrorAnswer, SessionList
+from usher_core.internal_api import BASE_PATH, ErrorAnswer, HeldKeys, SessionList
+from usher_core.keys import held_keys, parse_key_file
 from usher_transceiver.http_guard import MAX_BODY
 from usher_transceiver.main import MAX_EVENT_BYTES
 from usher_transceiver.observer import MAX_BYTES_PER_SECOND, MAX_EVENTS_PER_SECOND
@@ -57,6 +59,20 @@ async def test_a_load_tells_calls_by_tenant_and_how_many_were_ever_made(tmp_path
         await running.http.delete(f"{BASE_PATH}/sessions/{made[1]['session_id']}")
         load = (await running.http.get(f"{BASE_PATH}/load")).json()
         assert (load["tenants"], load["created"]) == ({"acme": 2}, 3)
+
+
+async def test_it_tells_which_keys_it_holds_and_how_many_ufrags_each_letter_made(tmp_path: Path) -> None:
+    async with rig(tmp_path) as running:
+        created = await running.create(offer())
+        answer = await running.http.get(f"{BASE_PATH}/keys")
+        held = HeldKeys.model_validate(answer.json())
+        file = parse_key_file((tmp_path / "transceiver.json").read_text())
+        assert held.keys == held_keys(file)
+        assert held.ufrags == {created["ufrag"][0]: 1}
+        assert not any(base64.b64encode(key.ufrag_key).decode() in answer.text for key in file.ice)
+        assert (
+            await running.http.get(f"{BASE_PATH}/keys", headers={"Authorization": "Bearer wrong"})
+        ).status_code == 401
 
 
 async def test_a_hundred_creates_at_once_never_exceed_the_limit(tmp_path: Path) -> None:

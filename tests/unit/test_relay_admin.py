@@ -8,13 +8,13 @@ from typing import Any
 import httpx
 import pytest
 
-from usher_core.keys import KeyFile
+from usher_core.internal_api import HeldKeys
+from usher_core.keys import HeldKey, KeyFile
 from usher_core.routes import RouteTable
 from usher_relay.admin import Admin
 from usher_relay.counters import Counters, Drop, FlowEvent
 from usher_relay.engine.interface import FlowView, RouteView, Snapshot, SocketStatus
 from usher_relay.metrics import relay_registry
-from usher_relay.state import HeldKey
 from usher_shell.watched_file import SourceStatus
 
 SNAPSHOT = Snapshot(
@@ -211,6 +211,11 @@ def test_flows_and_routes_show_what_a_person_needs(rig: Rig) -> None:
     answer = rig.get("/routes?limit=1").json()
     assert answer["routes"][0]["udp"] == "10.1.0.17:7200"
     assert answer["source"]["loaded"] is True
+
+
+def test_it_tells_which_keys_it_holds(rig: Rig) -> None:
+    held = HeldKeys.model_validate(rig.get("/keys").json())
+    assert held.keys == SNAPSHOT.keys
 
 
 def test_a_data_thread_that_does_not_answer_is_said_so(rig: Rig) -> None:

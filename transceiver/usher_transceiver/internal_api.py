@@ -18,6 +18,7 @@ from usher_core.internal_api import (
     DEFAULT_PAGE,
     MAX_PAGE,
     CreateSession,
+    HeldKeys,
     IceRestarted,
     Load,
     RestartIce,
@@ -205,6 +206,10 @@ def _add_load_routes(app: FastAPI, sessions: SessionRegistry) -> None:
     @app.get(f"{BASE_PATH}/load")
     async def load() -> Load:
         return sessions.load_by_tenant()
+
+    @app.get(f"{BASE_PATH}/keys")
+    async def keys() -> HeldKeys:
+        return sessions.held_keys()
 
     @app.post(f"{BASE_PATH}/drain")
     async def drain() -> Load:

@@ -128,6 +128,10 @@ class Mux:
 
     # Sessions
 
+    def ufrags_by_letter(self) -> Counter[str]:
+        """Return how many live ufrags each key letter has made."""
+        return Counter(chr(ufrag[0]) for ufrag in self._by_ufrag)
+
     def knows_ufrag(self, ufrag: bytes) -> bool:
         """Whether a ufrag names a live session."""
         return ufrag in self._by_ufrag

@@ -25,6 +25,7 @@ from usher_core.ids import Route
 from usher_core.internal_api import (
     REQUEST_ID_LIFE_S,
     CreateSession,
+    HeldKeys,
     IceRestarted,
     Load,
     RestartIce,
@@ -193,6 +194,10 @@ class SessionRegistry:
         """Return the load with the live sessions of each tenant."""
         tenants = Counter(session.facts.tenant for session in self._sessions.values())
         return self.load().model_copy(update={"tenants": dict(tenants)})
+
+    def held_keys(self) -> HeldKeys:
+        """Return which keys are in use, and by how many ufrags."""
+        return HeldKeys(keys=self._keys.held, ufrags=self._mux.ufrags_by_letter())
 
     def create(self, request: CreateSession) -> SessionCreated:
         """Make a session and its answer.

@@ -12,7 +12,7 @@ import structlog
 from usher_core.errors import LocalError
 from usher_core.hop import HopDatagram
 from usher_core.ids import Route
-from usher_core.keys import HopKeyRing, IceKeyRing, parse_key_file
+from usher_core.keys import HeldKey, HopKeyRing, IceKeyRing, held_keys, parse_key_file
 from usher_core.ufrag import RANDOM_LENGTH
 from usher_shell.watched_file import WatchedFile
 
@@ -23,6 +23,7 @@ log = structlog.get_logger()
 class _Rings:
     ice: IceKeyRing
     hop: HopKeyRing
+    held: tuple[HeldKey, ...]
 
 
 class TransceiverKeys:
@@ -42,7 +43,7 @@ class TransceiverKeys:
 
     def _parse(self, text: str) -> _Rings:
         parsed = parse_key_file(text)
-        rings = _Rings(IceKeyRing(parsed.ice), HopKeyRing(parsed.hop))
+        rings = _Rings(IceKeyRing(parsed.ice), HopKeyRing(parsed.hop), held_keys(parsed))
         # A file without a key to use now is a broken one: it fails here, and not at the next call.
         rings.hop.active(self._wall())
         rings.ice.make(self._route, secrets.token_bytes(RANDOM_LENGTH), self._wall())
@@ -60,6 +61,11 @@ class TransceiverKeys:
     def is_wrong(self) -> bool:
         """Whether the file is lost or broken, so that older keys are in use."""
         return self._file.is_wrong
+
+    @property
+    def held(self) -> tuple[HeldKey, ...]:
+        """What to report of the keys in use."""
+        return self._file.value.held
 
     @property
     def active(self) -> tuple[int, bytes]:

@@ -49,7 +49,7 @@ class KeySettings:
     """What the operator's settings say of keys.
 
     `rotate_every`: seconds, 0 for on demand only. `clusters`: ids that every key serves from the start, at least one
-    and at most 1000: the operator's own range, so that a new pool need not wait until all relays know its id.
+    and at most 64: the first of the operator's range, so that a new pool need not wait until all relays know its id.
     """
 
     rotate_every: float
