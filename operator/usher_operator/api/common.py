@@ -101,6 +101,7 @@ class Metadata(Model):
     name: str
     namespace: str
     uid: str
+    resource_version: str = ""
     generation: int = 0
     labels: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)
