@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import secrets
 import signal
 import sys
@@ -20,6 +21,7 @@ import pytest
 from aiortc import RTCSessionDescription
 
 from tests.transceiver_rig import POD, TOKEN, Client, MiniRelay, Rig, until, write_files
+from usher_core.datagram import DatagramClass, classify
 from usher_core.internal_api import BASE_PATH
 
 HOP_KEY = bytes(range(16))
@@ -135,6 +137,38 @@ async def test_what_is_left_is_ended_with_close_notify(tmp_path: Path, how: str)
         assert await asyncio.wait_for(running.process.wait(), 5) == 0
         for client in clients:
             await until(lambda client=client: client.pc.connectionState == "closed", "told of the end")  # type: ignore[misc]
+
+
+@pytest.mark.timed
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells when a datagram came")
+async def test_speech_that_waited_while_the_process_stood_still_is_dropped_and_the_call_goes_on(tmp_path: Path) -> None:
+    stood_still = 1.5
+
+    async with transceiver(tmp_path) as running:
+        client = await running.call()
+        await until(client.hears_tone, "the tone comes back")
+
+        async def late() -> float:
+            text = (await running.http.get("/metrics")).text
+            found = re.search(r'^usher_transceiver_drops_total\{reason="late"\} (\S+)', text, re.MULTILINE)
+            return float(found[1]) if found else 0.0
+
+        assert await late() == 0
+        running.process.send_signal(signal.SIGSTOP)
+        sent = len(running.relay.log.up)
+        await asyncio.sleep(stood_still)
+        running.process.send_signal(signal.SIGCONT)
+        speech = sum(classify(payload) is DatagramClass.RTP for _, _, payload in running.relay.log.up[sent:])
+        heard = len(client.frames)
+        await until(lambda: len(client.frames) > heard + 25 and client.hears_tone(), "the tone goes on")
+        dropped = await late()
+        # All but the last 200 ms; a machine that is slow to wake the process up makes it more, never less.
+        assert speech - 0.2 * 50 - 3 <= dropped <= speech + 10
+        assert (await running.get(f"/sessions/{client.session_id}"))["state"] == "connected"
+        before = await late()
+        heard = len(client.frames)
+        await until(lambda: len(client.frames) > heard + 50, "another second of it")
+        assert await late() == before, "nothing is late once it keeps up"
 
 
 async def test_without_a_pod_id_it_refuses_to_start(tmp_path: Path) -> None:
