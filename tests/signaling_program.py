@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import resource
 import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -34,11 +35,16 @@ class Program:
 
 
 @contextlib.asynccontextmanager
-async def program(folder: Path, *flags: str) -> AsyncIterator[Program]:
+async def program(folder: Path, *flags: str, descriptors: tuple[int, int] | None = None) -> AsyncIterator[Program]:
     """Run `usher signaling` on a free port until it is announced; kill it in the end if it still runs.
 
-    Its log goes to the file `log` in `folder`.
+    Its log goes to the file `log` in `folder`. `descriptors` are its soft and hard limit.
     """
+
+    def limit() -> None:
+        if descriptors is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, descriptors)
+
     with (folder / "log").open("w") as log_file:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -48,6 +54,7 @@ async def program(folder: Path, *flags: str) -> AsyncIterator[Program]:
             *("--advertise", "1=127.0.0.1:3478", *flags),
             stdout=asyncio.subprocess.PIPE,
             stderr=log_file,
+            preexec_fn=limit,
         )
     assert process.stdout is not None
     try:

@@ -4,29 +4,118 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import socket
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
+import structlog
 import uvicorn
 
 from usher_core.errors import LocalError
 from usher_core.ids import join_host_port, split_host_port
-from usher_shell.http_protocol import bounded_protocol
+from usher_shell.http_protocol import UNREAD_LIMIT_S, Room, bounded_protocol
+
+log = structlog.get_logger()
 
 BACKLOG = 1024
+"""Connections that the kernel keeps for us while we are busy."""
+ACCEPTS = 16
+"""Connections taken at a time, so that those before them are served or closed first."""
+ACCEPT_PAUSE_S = 0.1
+OUT_OF_DESCRIPTORS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+LOG_EVERY_S = 10.0
+ENDED_WITHIN_S = 1.0
+"""What is left of requests and of the application after a second signal has this time to end."""
 STARTED_WITHIN_S = 10.0
 MAX_CONNECTIONS = 1024
 HEADER_DEADLINE_S = 5.0
-UNREAD_LIMIT_S = 30.0
-"""A peer that takes nothing of what waits for it is cut off after this time."""
 
 
 class _Server(uvicorn.Server):
+    """uvicorn, but with a door of our own instead of the event loop's.
+
+    asyncio's stops for a second when there are no descriptors, and writes as many lines as its backlog is long.
+    """
+
+    def __init__(self, config: uvicorn.Config, listener: socket.socket, room: Room) -> None:
+        super().__init__(config)
+        self._listener = listener
+        self._room = room
+        self._arriving: set[asyncio.Task[Any]] = set()
+        self._pause: asyncio.TimerHandle | None = None
+        self._quiet_until = 0.0
+        self._unsaid = 0
+
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         """Leave the signals alone: the program's main gives them their meaning."""
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start without sockets, then open the door."""
+        await super().startup(sockets=[])
+        self._open()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Shut the door and finish; after a second signal give up what is left, but in order."""
+        asyncio.get_running_loop().remove_reader(self._listener)
+        if self._pause is not None:
+            self._pause.cancel()
+        self._listener.close()
+        await super().shutdown([])
+        if not self.force_exit:
+            return
+        left = {*self.server_state.tasks, *self._arriving}
+        for task in left:
+            task.cancel()
+        ending = asyncio.gather(self.lifespan.shutdown(), *left, return_exceptions=True)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ENDED_WITHIN_S):
+                await ending
+
+    def note(self, event: str, **values: Any) -> None:
+        """Log a warning that may come in thousands: one in `LOG_EVERY_S`."""
+        now = asyncio.get_running_loop().time()
+        self._unsaid += 1
+        if now >= self._quiet_until:
+            log.warning(event, times=self._unsaid, **values)
+            self._quiet_until, self._unsaid = now + LOG_EVERY_S, 0
+
+    def _open(self) -> None:
+        asyncio.get_running_loop().add_reader(self._listener, self._accept)
+
+    def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(ACCEPTS):
+            try:
+                accepted, _ = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in OUT_OF_DESCRIPTORS:
+                    raise
+                self.note("no descriptor for a new connection; one that waits is closed", error=error.strerror)
+                self._room.evict()
+                loop.remove_reader(self._listener)
+                self._pause = loop.call_later(ACCEPT_PAUSE_S, self._open)
+                return
+            accepted.setblocking(False)
+            task = loop.create_task(self._take(accepted))
+            self._arriving.add(task)
+            task.add_done_callback(self._arriving.discard)
+
+    async def _take(self, accepted: socket.socket) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(self._protocol, accepted)
+        except OSError:  # it has gone again
+            accepted.close()
+
+    def _protocol(self) -> asyncio.Protocol:
+        protocol: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return protocol
 
 
 class HttpServer:
@@ -37,7 +126,8 @@ class HttpServer:
         address: HOST:PORT; port 0 lets the system choose.
         flag: the flag that the address came from, for the error.
         max_connections: at a time; see http_protocol.py for what happens beyond.
-        header_deadline: seconds until a request's header has to be there.
+        header_deadline: seconds until a request's header has to be there, and again until its body.
+        on_evicted: called for each connection that had to make room for another.
         options: further settings of uvicorn.
 
     Raises LocalError when the address can't be had.
@@ -51,27 +141,31 @@ class HttpServer:
         *,
         max_connections: int = MAX_CONNECTIONS,
         header_deadline: float = HEADER_DEADLINE_S,
+        on_evicted: Callable[[], None] = lambda: None,
         **options: Any,
     ) -> None:
         self._flag = flag
         self._socket = _listen(*split_host_port(address), flag)
         host, port = self._socket.getsockname()[:2]
         self.url = f"http://{join_host_port(host, port)}"
+        self._on_evicted = on_evicted
+        room = Room(max_connections, header_deadline, self._evicted)
         bounded: dict[str, Any] = {
-            "http": bounded_protocol(header_deadline, max_connections),
+            "http": bounded_protocol(room),
             "log_config": None,
             "access_log": False,
-            "log_level": "warning",
+            # Not warnings: it writes one for each header that is none, so strangers could fill the log.
+            "log_level": "error",
             "server_header": False,
             # Behind a proxy the client's address is not ours to believe.
             "proxy_headers": False,
         }
-        self._server = _Server(uvicorn.Config(app, backlog=BACKLOG, **bounded, **options))
+        self._server = _Server(uvicorn.Config(app, **bounded, **options), self._socket, room)
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> asyncio.Task[None]:
         """Return the serving task once requests are taken. Raises LocalError when that fails."""
-        self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+        self._serving = asyncio.create_task(self._server.serve())
         try:
             async with asyncio.timeout(STARTED_WITHIN_S):
                 await self._started(self._serving)
@@ -82,6 +176,10 @@ class HttpServer:
                 f"the log above may tell why; is this machine overloaded, or {self._flag} a slow network's address?",
             ) from None
         return self._serving
+
+    def _evicted(self) -> None:
+        self._on_evicted()
+        self._server.note("connections are full; one that waits without a request makes room", http=self.url)
 
     async def _started(self, serving: asyncio.Task[None]) -> None:
         while not self._server.started:

@@ -13,12 +13,16 @@ import structlog
 
 from usher_core import logs
 from usher_core.settings import announce
+from usher_shell.descriptors import raise_descriptor_limit
 from usher_shell.http_server import HttpServer
 from usher_signaling.app import create_app
 from usher_signaling.settings import SignalingSettings
 from usher_signaling.side_band import MAX_MESSAGE
 
 log = structlog.get_logger()
+
+RESERVED_DESCRIPTORS = 128
+"""For files, Redis, and connections that are being opened or closed."""
 
 
 def run(settings: SignalingSettings) -> None:
@@ -28,13 +32,19 @@ def run(settings: SignalingSettings) -> None:
 
 
 async def _serve(settings: SignalingSettings) -> None:
+    descriptors = raise_descriptor_limit()
+    # Half is for what the connections cause: each may need one more, to a transceiver.
+    max_connections = max(1, min(settings.max_connections, (descriptors - RESERVED_DESCRIPTORS) // 2))
     app = create_app(settings)
+    metrics = app.state.services.metrics
+    metrics.max_connections.set(max_connections)
     server = HttpServer(
         app,
         settings.http,
         "--http",
-        max_connections=settings.max_connections,
+        max_connections=max_connections,
         header_deadline=settings.body_deadline,
+        on_evicted=metrics.evicted.inc,
         ws="websockets-sansio",
         ws_max_size=MAX_MESSAGE,
         # Events are short, and the memory of a compressor per side-band is not.
@@ -44,6 +54,14 @@ async def _serve(settings: SignalingSettings) -> None:
     )
     if settings.is_keyless:
         log.warning("no API key is asked for: only this machine may call", http=server.url)
+    if max_connections < settings.max_connections:
+        log.warning(
+            "fewer connections than --max-connections: the limit on descriptors (ulimit -Hn) is low",
+            connections=max_connections,
+            descriptors=descriptors,
+        )
+    else:
+        log.info("limits", connections=max_connections, descriptors=descriptors)
     signals = 0
 
     def on_signal() -> None:

@@ -28,10 +28,20 @@ class Metrics:
             registry=self._registry,
         )
         self.under_way = Gauge("usher_signaling_requests_under_way", "Requests being served", registry=self._registry)
+        self.max_connections = Gauge(
+            "usher_signaling_max_connections",
+            "Client connections that may be open at once, by settings and descriptors",
+            registry=self._registry,
+        )
+        self.evicted = Counter(
+            "usher_signaling_connections_evicted",
+            "Client connections without a request that were closed to make room for others",
+            registry=self._registry,
+        )
         self.placements = Counter(
             "usher_signaling_placements",
             "Tries to place a call at a transceiver: placed, refused (full or draining), timed_out, unreachable, "
-            "failed, bad_offer, no_backend; and nobody: calls that no transceiver took",
+            "failed, bad_offer, no_backend, backend_failed; and nobody: calls that no transceiver took",
             ["outcome"],
             registry=self._registry,
         )

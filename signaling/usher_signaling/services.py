@@ -99,7 +99,7 @@ def build_services(
     files: list[AnyFile] = [keys, token]
     api_keys: Callable[[], ApiKeys] | None = None
     if settings.api_keys_file is not None:
-        key_file = WatchedFile(settings.api_keys_file, _with_extra_key(settings), "API key file")
+        key_file = WatchedFile(settings.api_keys_file, parse_api_keys, "API key file")
         files.append(key_file)
         api_keys = lambda: key_file.value  # noqa: E731
     elif settings.api_key is not None:
@@ -202,11 +202,3 @@ def _checked_key(settings: SignalingSettings) -> str:
     key = settings.api_key.get_secret_value()
     check_api_key(key, "USHER_API_KEY")
     return key
-
-
-def _with_extra_key(settings: SignalingSettings) -> Callable[[str], ApiKeys]:
-    """Parse the file; a key given by itself counts beside it."""
-    if settings.api_key is None:
-        return parse_api_keys
-    extra = _checked_key(settings)
-    return lambda text: parse_api_keys(f"{text}\n{extra}\n")

@@ -81,7 +81,8 @@ class SignalingSettings(ProgramSettings):
     )
     api_key: SecretStr | None = Field(
         default=None,
-        description="one API key, for a single machine; better as USHER_API_KEY, since flags show in process lists",
+        description="one API key, for a single machine, in place of --api-keys-file; better as USHER_API_KEY, since "
+        "flags show in process lists",
     )
     keyless: bool = Field(
         default=False,
@@ -207,7 +208,8 @@ class SignalingSettings(ProgramSettings):
         default=5000,
         ge=1,
         le=1_000_000,
-        description="open client connections; more are closed at once. Stay below the limit on descriptors",
+        description="open client connections; when all are taken, one without a request makes room for a new one. "
+        "Fewer where the limit on descriptors is low",
     )
     max_side_bands: int = Field(
         default=1000,
@@ -308,6 +310,14 @@ class SignalingSettings(ProgramSettings):
     def _jwt_is_whole(self) -> Self:
         if (self.jwks_file is not None) != bool(self.jwt_issuer and self.jwt_audience):
             raise ValueError("JWTs need all three: jwks_file, jwt_issuer and jwt_audience")
+        return self
+
+    @model_validator(mode="after")
+    def _one_source_of_keys(self) -> Self:
+        if self.api_keys_file is not None and self.api_key is not None:
+            raise ValueError(
+                "api_key (USHER_API_KEY) and api_keys_file exclude each other: put the key into the file, as a line"
+            )
         return self
 
     @model_validator(mode="after")

@@ -79,10 +79,15 @@ async def test_one_key_of_the_environment_is_enough(tmp_path: Path) -> None:
     assert stack.fleet.transceivers[0].created[0].tenant == "default"
 
 
-async def test_a_key_of_the_environment_counts_beside_those_of_the_file(tmp_path: Path) -> None:
-    async with signaling(tmp_path, api_key="only-key") as stack:
-        for key in ("only-key", API_KEY):
-            assert (await place(stack.client, headers=bearer(key))).status_code == 201
+async def test_a_key_file_that_was_emptied_is_wrong_and_the_last_good_one_counts(tmp_path: Path) -> None:
+    async with signaling(tmp_path, load_interval=0.02) as stack:
+        (tmp_path / "api-keys").write_text("# none\n")
+
+        async def is_noticed() -> bool:
+            return "usher_signaling_files_wrong 1.0" in (await stack.client.get("/metrics")).text
+
+        await until(is_noticed)
+        assert (await place(stack.client)).status_code == 201
 
 
 async def test_an_ephemeral_key_places_calls_with_its_session_until_it_expires(tmp_path: Path) -> None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import httpx
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse
-from starlette.routing import Route
+from starlette.responses import JSONResponse, PlainTextResponse
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket
 
 from usher_core.errors import LocalError
 from usher_core.ids import split_host_port
-from usher_shell import http_server
+from usher_shell import http_protocol, http_server
 from usher_shell.http_protocol import MAX_SPARE
 from usher_shell.http_server import HttpServer
 from usher_shell.udp_buffers import granted_buffers, kernel_drops, set_buffers
@@ -146,6 +150,8 @@ async def test_where_all_are_busy_probes_are_answered_and_nothing_else_and_that_
     assert await status(spare, "/livez") == 200
     refused = await connect(server)
     assert await status(refused, "/") == 503
+    refusal = await asyncio.wait_for(refused[0].read(), 5)
+    assert json.loads(refusal.partition(b"\r\n\r\n")[2])["error"]["code"] == "too_many_requests"
     slow.let_go.set()
     for reader, _ in busy:
         assert b"200 OK" in await asyncio.wait_for(reader.readline(), 5)
@@ -154,6 +160,183 @@ async def test_where_all_are_busy_probes_are_answered_and_nothing_else_and_that_
     await server.stop()
     assert serving.done()
     assert MAX_SPARE == 16
+
+
+HEAD = b"POST /early HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"
+UPGRADE = (
+    b"GET /socket HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
+DRIBBLES = {
+    "nothing": (b"", b""),
+    "a header": (b"", b"G"),
+    "blank lines": (b"", b"\r\n"),
+    "the header after a request": (b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n", b"G"),
+    "nothing after a request": (b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n", b""),
+    "a body that is read": (HEAD.replace(b"early", b"read"), b"b"),
+    "a chunked body that is read": (
+        b"POST /read HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"1\r\nb\r\n",
+    ),
+    "a body that was answered before": (HEAD, b"b"),
+    "what is no HTTP": (b"GARBAGE\r\n\r\n", b"b"),
+    "a WebSocket that nobody accepts": (UPGRADE, b"b"),
+}
+
+
+async def never_accept(socket: WebSocket) -> None:
+    await asyncio.Event().wait()
+
+
+async def early(_request: Request) -> JSONResponse:
+    return JSONResponse({"early": True}, 401)
+
+
+async def read(request: Request) -> PlainTextResponse:
+    return PlainTextResponse(f"{len(await request.body())}")
+
+
+async def large(_request: Request) -> PlainTextResponse:
+    return PlainTextResponse("x" * 50_000_000)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LINGER_S", "BODY_MARGIN_S", "UNREAD_LIMIT_S", "UPGRADE_DEADLINE_S"):
+        monkeypatch.setattr(http_protocol, name, 0.3)
+
+
+@contextlib.asynccontextmanager
+async def running(**options: Any) -> AsyncIterator[HttpServer]:
+    routes = [
+        Route("/livez", Slow().live),
+        Route("/early", early, methods=["POST"]),
+        Route("/read", read, methods=["POST"]),
+        Route("/large", large),
+        WebSocketRoute("/socket", never_accept),
+    ]
+    defaults: dict[str, Any] = {"header_deadline": 0.3, "timeout_keep_alive": 1, "ws": "websockets-sansio"}
+    server = HttpServer(Starlette(routes=routes), "127.0.0.1:0", "--http", lifespan="off", **(defaults | options))
+    serving = await server.start()
+    yield server
+    await server.stop(at_once=True)
+    assert serving.done()
+
+
+async def until_none_is_open(server: HttpServer, meanwhile: Callable[[], Awaitable[object]] | None = None) -> None:
+    async with asyncio.timeout(5):
+        while server._server.server_state.connections:
+            await asyncio.sleep(0.02)
+            if meanwhile is not None:
+                await meanwhile()
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("name", DRIBBLES)
+async def test_no_dribble_holds_a_connection(name: str) -> None:
+    first, drop = DRIBBLES[name]
+    async with running() as server:
+        reader, writer = await connect(server)
+        writer.write(first)
+
+        async def dribble() -> None:
+            while True:
+                writer.write(drop)
+                await asyncio.sleep(0.02)
+
+        dribbling = asyncio.create_task(dribble())
+        with contextlib.suppress(ConnectionResetError):
+            await asyncio.wait_for(reader.read(), 5)
+        await until_none_is_open(server)
+        dribbling.cancel()
+        writer.close()
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("taken", [0, 1])
+async def test_an_answer_that_is_not_taken_does_not_hold_a_connection(taken: int) -> None:
+    async with running() as server:
+        reader, writer = await asyncio.open_connection(*split_host_port(server.url.removeprefix("http://")), limit=1)
+        writer.write(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        await reader.read(1)
+        await until_none_is_open(server, lambda: reader.read(taken))
+        writer.close()
+
+
+@pytest.mark.parametrize("first", [HEAD, HEAD.replace(b"100000", b"3000000"), HEAD.replace(b"/early", b"/nothing")])
+async def test_an_answer_before_the_whole_body_is_the_last_and_arrives_whole(first: bytes) -> None:
+    async with running(header_deadline=20) as server:
+        reader, writer = await connect(server)
+        writer.write(first)
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+        assert b"connection: close" in head.lower()
+        for _ in range(50):
+            writer.write(bytes(1000))
+        rest = await asyncio.wait_for(reader.read(), 5)
+        assert rest in (b'{"early":true}', b"Not Found")
+        writer.close()
+
+
+async def test_a_body_in_time_leaves_the_connection_open() -> None:
+    async with running(header_deadline=20) as server, httpx.AsyncClient(base_url=server.url) as client:
+        for size in (0, 1, 300_000):
+            answer = await client.post("/read", content=bytes(size))
+            assert answer.text == str(size)
+            assert "connection" not in answer.headers
+        assert len(server._server.server_state.connections) == 1
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    ("sent", "status", "code"),
+    [
+        (b"GET /", 408, "header_too_slow"),
+        (HEAD.replace(b"early", b"read"), 408, "body_too_slow"),
+        (b"GARBAGE\r\n\r\n", 400, "bad_http"),
+    ],
+)
+async def test_what_the_server_answers_by_itself_is_json(sent: bytes, status: int, code: str) -> None:
+    async with running() as server:
+        reader, writer = await connect(server)
+        writer.write(sent)
+        head, _, body = (await asyncio.wait_for(reader.read(), 5)).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 %d " % status)
+        assert json.loads(body)["error"]["code"] == code
+        writer.close()
+
+
+async def test_who_has_shown_a_key_that_counts_makes_room_last() -> None:
+    async def admitted(request: Request) -> PlainTextResponse:
+        setattr(request.state, http_protocol.ADMITTED, True)
+        return PlainTextResponse("in")
+
+    evictions = []
+    server = HttpServer(
+        Starlette(routes=[Route("/", admitted), Route("/livez", Slow().live)]),
+        "127.0.0.1:0",
+        "--http",
+        lifespan="off",
+        max_connections=3,
+        timeout_keep_alive=30,
+        header_deadline=30,
+        on_evicted=lambda: evictions.append(1),
+    )
+    serving = await server.start()
+    known = await connect(server)
+    assert await status(known, "/") == 200
+    strangers = []
+    for _ in range(4):
+        strangers.append(await connect(server))
+        assert await status(strangers[-1], "/livez") == 200
+    with contextlib.suppress(ConnectionResetError):
+        await asyncio.wait_for(strangers[0][0].read(), 5)
+    known[1].write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert (await asyncio.wait_for(known[0].read(), 5)).count(b"HTTP/1.1 200") == 1
+    assert len(evictions) == 2
+    for _, writer in (known, *strangers):
+        writer.close()
+    await server.stop()
+    assert serving.done()
 
 
 async def test_a_server_that_does_not_start_is_an_error_that_names_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:

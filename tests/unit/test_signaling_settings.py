@@ -49,6 +49,13 @@ def test_keyless_and_a_key_exclude_each_other() -> None:
         read("--keyless", "--api-keys-file", "a")
 
 
+def test_a_key_file_and_a_key_of_the_environment_exclude_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("USHER_API_KEY", "secret-key")
+    with pytest.raises(LocalError, match="exclude each other: put the key into the file") as refused:
+        read("--api-keys-file", "a")
+    assert "secret-key" not in str(refused.value)
+
+
 def test_advertised_addresses_are_read_in_order() -> None:
     settings = read("--advertise", "1=192.0.2.1:3478", "--advertise", "65535=[2001:db8::1]:9@eu-west")
     assert settings.advertised == (

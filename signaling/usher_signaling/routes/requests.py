@@ -8,6 +8,7 @@ from urllib.parse import quote
 from starlette.requests import HTTPConnection, Request
 
 from usher_core.ids import join_host_port
+from usher_shell.http_protocol import ADMITTED
 from usher_signaling.auth import Caller
 from usher_signaling.calls import Offer, OwnedCall, PlacedCall, PlacedPath
 from usher_signaling.errors import ApiError
@@ -24,10 +25,12 @@ _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-
 def authenticate(services: Services, request: HTTPConnection, *, expired_too: bool = False) -> Caller:
     """Return who is calling. Raises ApiError 401."""
     try:
-        return services.authenticator.authenticate(_authorization(request), expired_too=expired_too)
+        caller = services.authenticator.authenticate(_authorization(request), expired_too=expired_too)
     except ApiError as error:
         services.metrics.auth_failures.labels(error.code).inc()
         raise
+    setattr(request.state, ADMITTED, True)
+    return caller
 
 
 async def admit(services: Services, request: HTTPConnection) -> Caller:
