@@ -27,15 +27,22 @@ def run_interruptible(work: Coroutine[Any, Any, T]) -> T:
         def on_signal(number: signal.Signals) -> None:
             received.append(number)
             task.cancel()
-            for each in _ENDING:
-                loop.remove_signal_handler(each)
-                signal.signal(each, signal.SIG_DFL)
+            _let_signals_end_the_process()
 
         for number in _ENDING:
             loop.add_signal_handler(number, on_signal, number)
-        return await task
+        try:
+            return await task
+        finally:
+            # The handlers of a loop that is being closed complain.
+            _let_signals_end_the_process()
 
     try:
         return asyncio.run(watched())
     except asyncio.CancelledError:
         sys.exit(128 + received[0])
+
+
+def _let_signals_end_the_process() -> None:
+    for number in _ENDING:
+        signal.signal(number, signal.SIG_DFL)

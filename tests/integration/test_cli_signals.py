@@ -15,7 +15,7 @@ from tests.integration.fleet import Fleet, calling, children_of, environment, ru
 
 pytestmark = [pytest.mark.timed, pytest.mark.timeout(180)]
 
-MOMENTS_S = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.4, 1.7, 2.0, 2.5]
+MOMENTS_S = [0.0, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9, 1.2, 1.6, 2.2]
 """From the first line of usher on: before, in the middle, and after all that `up` and `call` begin with."""
 ENDED_WITHIN_S = 3.0
 
@@ -76,6 +76,24 @@ def test_up_ends_quietly_at_any_moment(number: signal.Signals, tmp_path: Path) -
         assert "Traceback" not in log, (moment, log)
         assert "Exception" not in log, (moment, log)
         assert "Unknown child" not in log, (moment, log)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("every_s", [0.003, 0.05])
+def test_impatience_leaves_nothing_either(every_s: float, number: signal.Signals, tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path)
+    try:
+        fleet.wait_until_ready()
+        deadline = time.monotonic() + ENDED_WITHIN_S
+        while fleet.process.poll() is None:
+            assert time.monotonic() < deadline
+            fleet.process.send_signal(number)
+            time.sleep(every_s)
+    finally:
+        fleet.close()
+    assert "Traceback" not in fleet.log_text
+    assert children_of(fleet.process.pid) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_call_that_is_interrupted_hangs_up(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from usher_cli.up.settings import UpSettings
 from usher_core import logs
 from usher_core.ids import split_host_port
 
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 
 def run(settings: UpSettings) -> None:
     """Run until SIGINT, SIGTERM or SIGHUP. Raises LocalError when it can't start."""
@@ -45,11 +47,16 @@ async def _run(settings: UpSettings, log: LogWriter) -> None:
 
     # First of all: from here on there is something to clean up. The loop calls nothing before our first `await`.
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in _ENDING:
         loop.add_signal_handler(number, on_signal)
-    with RunDirectory.make() as directory:
-        fleet = Fleet(settings, directory, log)
-        await fleet.run(stop, _print_ready)
+    try:
+        with RunDirectory.make() as directory:
+            fleet = Fleet(settings, directory, log)
+            await fleet.run(stop, _print_ready)
+    finally:
+        # Nothing is left to end, and the handlers of a loop that is being closed complain.
+        for number in _ENDING:
+            signal.signal(number, signal.SIG_IGN)
 
 
 def _print_ready(url: str) -> None:
