@@ -1,0 +1,320 @@
+"""The election: one leader at most, whatever the network, the clocks and the scheduler do."""
+
+import asyncio
+import contextlib
+import copy
+import itertools
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import assume
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from usher_operator.actions import Manifest, Reference
+from usher_operator.election import Election, Elector, Timing
+from usher_operator.kube import ConflictError, UnavailableError
+
+LEASE = Reference("coordination.k8s.io/v1", "Lease", "usher", "usher-operator")
+TIMING = Timing()
+
+
+class LeaseServer:
+    """The Lease on an API server: compare-and-swap by resourceVersion."""
+
+    def __init__(self) -> None:
+        self.lease: dict[str, Any] | None = None
+        self._version = 0
+
+    def read(self) -> dict[str, Any] | None:
+        return copy.deepcopy(self.lease)
+
+    def write(self, wish: Manifest) -> dict[str, Any]:
+        version = wish["metadata"].get("resourceVersion")
+        if version != (self.lease["metadata"]["resourceVersion"] if self.lease else None):
+            raise ConflictError("changed meanwhile")
+        self._version += 1
+        lease = copy.deepcopy(dict(wish))
+        lease["metadata"] |= {"resourceVersion": str(self._version), "uid": "u"}
+        self.lease = lease
+        return copy.deepcopy(lease)
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        assert self.lease is not None
+        spec: dict[str, Any] = self.lease["spec"]
+        return spec
+
+
+def candidate(identity: str) -> Election:
+    return Election(LEASE, identity, TIMING)
+
+
+def take_turn(election: Election, server: LeaseServer, now: float) -> None:
+    election.saw(server.read(), now)
+    if wish := election.wish(now, now):
+        election.wrote(server.write(wish), now, now)
+
+
+def test_the_first_one_leads_and_the_other_waits_until_it_is_silent_for_the_lease_time():
+    server, a, b = LeaseServer(), candidate("a"), candidate("b")
+    take_turn(a, server, 100)
+    take_turn(b, server, 101)
+    assert (a.leads(109.9), a.leads(110), b.leads(101)) == (True, False, False)
+    take_turn(b, server, 115.9)
+    assert not b.leads(115.9)
+    take_turn(b, server, 116)
+    assert b.leads(116)
+    assert (server.spec["holderIdentity"], server.spec["leaseTransitions"]) == ("b", 1)
+
+
+def test_a_leader_that_renews_is_never_followed():
+    server, a, b = LeaseServer(), candidate("a"), candidate("b")
+    for now in range(0, 200, 2):
+        take_turn(a, server, now)
+        take_turn(b, server, now + 1)
+        assert a.leads(now + 1)
+        assert not b.leads(now + 1)
+    assert server.spec["leaseTransitions"] == 0
+
+
+def test_a_leader_that_resigns_is_followed_at_once_and_leads_no_more():
+    server, a, b = LeaseServer(), candidate("a"), candidate("b")
+    take_turn(a, server, 0)
+    lease = a.resign(1)
+    assert lease is not None
+    assert not a.leads(1)
+    server.write(lease)
+    take_turn(b, server, 1.5)
+    take_turn(a, server, 2)
+    assert b.leads(2)
+    assert not a.leads(2)
+
+
+def test_one_that_does_not_lead_has_nothing_to_give_back():
+    server, a, b = LeaseServer(), candidate("a"), candidate("b")
+    take_turn(a, server, 0)
+    take_turn(b, server, 0)
+    assert b.resign(1) is None
+
+
+def test_the_time_counts_from_the_sending_of_the_write_not_from_its_answer():
+    server, a = LeaseServer(), candidate("a")
+    a.saw(None, 0)
+    wish = a.wish(0, 0)
+    assert wish is not None
+    a.wrote(server.write(wish), 0, 9)
+    assert a.leads(9.9)
+    assert not a.leads(10)
+
+
+@pytest.mark.parametrize("duration", [15, 60])
+def test_others_respect_a_longer_promise_of_the_leader(duration):
+    server, b = LeaseServer(), candidate("b")
+    take_turn(Election(LEASE, "a", Timing(duration=duration)), server, 0)
+    b.saw(server.read(), 0)
+    b.saw(server.read(), duration - 1)
+    assert b.wish(duration - 1, 0) is None
+    assert b.wish(duration, 0) is not None
+
+
+def test_a_lease_that_a_person_or_chart_made_empty_is_taken_at_once():
+    server, a = LeaseServer(), candidate("a")
+    server.write({"apiVersion": LEASE.api_version, "kind": "Lease", "metadata": {"name": LEASE.name}})
+    take_turn(a, server, 0)
+    assert a.leads(0)
+
+
+@dataclass
+class Replica:
+    """A process: its clock, and what it waits for."""
+
+    election: Election
+    rate: float
+    offset: float
+    answer: tuple[str, Any] | None = None
+    """What the API server has answered but the process has not seen yet."""
+    wish: Manifest | None = None
+    sent_at: float = 0
+    lost: list[Manifest] = field(default_factory=list)
+    """Writes given up by the sender that may still reach the server."""
+
+    def now(self, time: float) -> float:
+        return time * self.rate + self.offset
+
+
+class Split(RuleBasedStateMachine):
+    """Replicas whose requests and answers are delayed, lost and late, whose clocks differ, and that are paused.
+
+    A pause needs no rule of its own: a process that is not asked to do anything while the time goes on is paused. What
+    it believes is looked at all the time.
+    """
+
+    @initialize(
+        rates=st.lists(st.sampled_from([0.85, 1.0, 1.15]), min_size=2, max_size=3),
+        offsets=st.lists(st.floats(-1e6, 1e6), min_size=3, max_size=3),
+    )
+    def start(self, rates: list[float], offsets: list[float]) -> None:
+        self.time = 0.0
+        self.starts = itertools.count(1)
+        self.server = LeaseServer()
+        self.replicas = [
+            Replica(candidate(f"r{number}"), rate, offset)
+            for number, (rate, offset) in enumerate(zip(rates, offsets, strict=False))
+        ]
+
+    @rule(seconds=st.sampled_from([0.01, 1, 2, 4, 9, 10.5, 15, 18, 40]))
+    def time_goes_on(self, seconds: float) -> None:
+        self.time += seconds
+
+    def _replica(self, index: int) -> Replica:
+        return self.replicas[index % len(self.replicas)]
+
+    @rule(index=st.integers(0, 2))
+    def a_read_reaches_the_server(self, index: int) -> None:
+        replica = self._replica(index)
+        assume(replica.answer is None and replica.wish is None)
+        replica.answer = ("read", self.server.read())
+
+    @rule(index=st.integers(0, 2))
+    def a_replica_sends_its_wish(self, index: int) -> None:
+        replica = self._replica(index)
+        assume(replica.answer is not None and replica.answer[0] == "read")
+        assert replica.answer is not None
+        now = replica.now(self.time)
+        replica.election.saw(replica.answer[1], now)
+        replica.answer = None
+        replica.wish = replica.election.wish(now, self.time)
+        replica.sent_at = now
+
+    @rule(index=st.integers(0, 2))
+    def a_write_reaches_the_server(self, index: int) -> None:
+        replica = self._replica(index)
+        assume(replica.wish is not None and replica.answer is None)
+        assert replica.wish is not None
+        try:
+            replica.answer = ("written", self.server.write(replica.wish))
+        except ConflictError:
+            replica.answer = ("refused", None)
+
+    @rule(index=st.integers(0, 2))
+    def a_replica_gets_the_answer_to_its_write(self, index: int) -> None:
+        replica = self._replica(index)
+        assume(replica.wish is not None and replica.answer is not None)
+        assert replica.answer is not None
+        if replica.answer[0] == "written":
+            replica.election.wrote(replica.answer[1], replica.sent_at, replica.now(self.time))
+        replica.answer = replica.wish = None
+
+    @rule(index=st.integers(0, 2))
+    def a_replica_gives_a_request_up(self, index: int) -> None:
+        replica = self._replica(index)
+        if replica.wish is not None and replica.answer is None:
+            replica.lost.append(replica.wish)
+        replica.answer = replica.wish = None
+
+    @rule(index=st.integers(0, 2))
+    def a_write_that_was_given_up_reaches_the_server(self, index: int) -> None:
+        replica = self._replica(index)
+        assume(replica.lost)
+        with contextlib.suppress(ConflictError):
+            self.server.write(replica.lost.pop(0))
+
+    @rule(index=st.integers(0, 2))
+    def a_whole_round_goes_well(self, index: int) -> None:
+        replica = self._replica(index)
+        assume(replica.answer is None and replica.wish is None)
+        take_turn(replica.election, self.server, replica.now(self.time))
+
+    @precondition(lambda self: any(r.election.leads(r.now(self.time)) for r in self.replicas))
+    @rule(index=st.integers(0, 2), arrives=st.booleans())
+    def one_ends_cleanly_and_starts_anew(self, index: int, arrives: bool) -> None:
+        replica = self._replica(index)
+        lease = replica.election.resign(self.time)
+        if lease is not None:
+            replica.lost.append(lease)
+            if arrives:
+                self.a_write_that_was_given_up_reaches_the_server(index)
+        replica.answer = replica.wish = None
+        replica.election = candidate(f"r{index}-{next(self.starts)}")
+
+    @invariant()
+    def one_leads_at_most(self) -> None:
+        leaders = [r for r in getattr(self, "replicas", ()) if r.election.leads(r.now(self.time))]
+        assert len(leaders) <= 1
+
+
+TestSplit = Split.TestCase
+
+
+class SlowApi:
+    """A KubeApi of one Lease, whose answers can be held back."""
+
+    def __init__(self, server: LeaseServer) -> None:
+        self.server = server
+        self.hangs = False
+        self.fails = False
+
+    async def _wait(self) -> None:
+        if self.fails:
+            raise UnavailableError("away")
+        if self.hangs:
+            await asyncio.Event().wait()
+
+    async def get(self, _target: Reference) -> dict[str, Any] | None:
+        await self._wait()
+        return self.server.read()
+
+    async def create(self, wish: Manifest) -> dict[str, Any]:
+        await self._wait()
+        return self.server.write(wish)
+
+    replace = create
+
+
+def elector(identity: str, api: Any, clock: Any) -> Elector:
+    timing = Timing(duration=0.6, renew_deadline=0.4, retry=0.02)
+    return Elector(Election(LEASE, identity, timing), LEASE, api, timing, clock, lambda: 0.0)
+
+
+@pytest.mark.parametrize("how", ["hangs", "fails"])
+async def test_a_leader_cut_off_from_the_api_server_knows_in_time_and_another_one_follows(how):
+    server, clock = LeaseServer(), asyncio.get_running_loop().time
+    cut_off, good = SlowApi(server), SlowApi(server)
+    first, second = elector("a", cut_off, clock), elector("b", good, clock)
+    await first.until_elected()
+    follower = asyncio.create_task(second.until_elected())
+    lost = asyncio.create_task(first.until_lost())
+    await asyncio.sleep(0)
+    setattr(cut_off, how, True)
+    async with asyncio.timeout(10):
+        await lost
+        assert not second.leads()
+        await follower
+    assert not first.leads()
+    assert server.spec["leaseTransitions"] == 1
+
+
+async def test_a_leader_goes_on_through_errors_that_end_before_its_deadline():
+    server, clock = LeaseServer(), asyncio.get_running_loop().time
+    api = SlowApi(server)
+    leader = elector("a", api, clock)
+    await leader.until_elected()
+    lost = asyncio.create_task(leader.until_lost())
+    api.fails = True
+    await asyncio.sleep(0.1)
+    api.fails = False
+    await asyncio.sleep(0.5)
+    assert leader.leads()
+    lost.cancel()
+
+
+async def test_a_clean_end_gives_the_lease_back():
+    server, clock = LeaseServer(), asyncio.get_running_loop().time
+    first, second = elector("a", SlowApi(server), clock), elector("b", SlowApi(server), clock)
+    await first.until_elected()
+    await first.resign()
+    assert not first.leads()
+    async with asyncio.timeout(0.4):
+        await second.until_elected()
