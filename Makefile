@@ -13,10 +13,10 @@ ARGS    ?=# passed on by `make up`
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup up test test-long lint types layers fmt fuzz bench clean
+.PHONY: help setup up test test-long lint types layers fmt crds e2e fuzz bench clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## make .venv and install usher with its development tools (again only when pyproject.toml changes)
 
@@ -33,12 +33,12 @@ up: $(STAMP) ## start everything here and print `ready URL` (ARGS="--relays 2 â€
 
 # Tests that look at the clock (marker `timed`) run after the others, one at a time and without coverage.
 test: lint types layers ## lint, types, layers and every test this machine can run, with coverage; no root needed
-	$(PYTEST) -n $(JOBS) -m 'not timed and not long' --cov --cov-report=term
-	$(PYTEST) -m 'timed and not long'
+	$(PYTEST) -n $(JOBS) -m 'not timed and not long and not e2e' --cov --cov-report=term
+	$(PYTEST) -m 'timed and not long and not e2e'
 
 test-long: test ## `make test`, then what takes minutes: long fuzzing, many more random examples, long calls
 	USHER_FUZZ_SECONDS=120 $(PYTEST) -n $(JOBS) --hypothesis-profile=long --timeout=1800 tests/property tests/fuzz
-	$(PYTEST) -m long --timeout=1800
+	$(PYTEST) -m 'long and not e2e' --timeout=1800
 
 lint: $(STAMP) ## ruff: rules and format
 	$(BIN)/ruff check .
@@ -53,6 +53,12 @@ layers: $(STAMP) ## import-linter: programs stand on core, protocol code does no
 fmt: $(STAMP) ## format, and mend what ruff can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+crds: $(STAMP) ## make crds/ and the tables of docs/kubernetes-api.md anew from the operator's models
+	$(BIN)/python -m usher_operator.crd crds docs/kubernetes-api.md
+
+e2e: $(STAMP) ## tests on a Kubernetes cluster; needs KUBECONFIG and kubectl
+	USHER_REQUIRE_ALL=1 $(PYTEST) -m e2e --timeout=600 tests/e2e
 
 fuzz: $(STAMP) ## run every fuzz target for SECONDS=10 each
 	$(BIN)/python tests/fuzz/run.py --seconds $(SECONDS)

@@ -112,12 +112,12 @@ def test_every_page_of_docs_is_in_an_index() -> None:
 
 
 def test_make_commands_in_pages_exist() -> None:
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = {
         (short(page), target)
         for page in kept(".md")
         for code in CODE.findall(page.read_text())
-        for target in re.findall(r"(?:^|`|\$ )make ([a-z-]+)", code, re.MULTILINE)
+        for target in re.findall(r"(?:^|`|\$ )make ([a-z0-9-]+)", code, re.MULTILINE)
     }
     assert {(page, target) for page, target in named if target not in targets} == set()
 
@@ -126,7 +126,7 @@ def test_make_help_explains_every_target() -> None:
     makefile = (ROOT / "Makefile").read_text()
     phony = next(line for line in makefile.splitlines() if line.startswith(".PHONY:")).split()[1:]
     shown = subprocess.run(["make", "-s"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert re.findall(r"make ([a-z-]+) ", shown) == phony
+    assert re.findall(r"make ([a-z0-9-]+) ", shown) == phony
 
 
 def test_changelog_has_the_version_of_the_project() -> None:

@@ -73,6 +73,10 @@ def _root() -> str | None:
     return "root" if os.geteuid() == 0 else None
 
 
+def _kubernetes() -> str | None:
+    return os.environ.get("KUBECONFIG") if shutil.which("kubectl") else None
+
+
 TOOLS = {
     "atheris": Tool(_atheris, "run `make setup` with CPython 3.11 to 3.14 on Linux x86_64: atheris has wheels there"),
     "cargo": Tool(_program("cargo"), "install Rust with rustup, or `apt install cargo`"),
@@ -81,6 +85,7 @@ TOOLS = {
     "go": Tool(_program("go"), "install Go, or `apt install golang-go`"),
     "ip": Tool(_program("ip"), "`apt install iproute2`"),
     "ipv6": Tool(_ipv6_loopback, "give the loopback interface ::1 (sysctl net.ipv6.conf.lo.disable_ipv6=0)"),
+    "kubernetes": Tool(_kubernetes, "put kubectl into PATH and set KUBECONFIG to that of a cluster for tests"),
     "libopus": Tool(_libopus, "`apt install libopus0`"),
     "node": Tool(_node, "`apt install nodejs npm`"),
     "package-index": Tool(_package_index, "let pip reach a Python package index"),

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-IntOrPercent = Annotated[int | str, Field(json_schema_extra={"x-kubernetes-int-or-string": True})]
-FreeForm = Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
-Region = Annotated[str, Field(max_length=64, pattern=r"^([A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?)?$")]
+from usher_operator.api.fields import DURATION, NONE, FreeForm, IntOrPercent, Quantity, Rule, rules
 
-_DURATION_PARTS = re.compile(r"(\d+)(h|m|s)")
 _UNITS = {"h": 3600, "m": 60, "s": 1}
 
 
 def seconds(duration: str) -> int:
     """Return the seconds of a duration such as `90s` or `1h30m`. The schema has checked its form."""
-    return sum(int(number) * _UNITS[unit] for number, unit in _DURATION_PARTS.findall(duration))
+    return sum(int(number) * _UNITS[unit] for number, unit in re.findall("([0-9]+)(h|m|s)", duration))
 
 
 def _check_duration(value: str) -> str:
-    if not re.fullmatch(r"([0-9]{1,6}(h|m|s)){1,3}", value):
+    if not value or not re.fullmatch(DURATION, value):
         raise ValueError("a duration is written as 90s, 5m or 1h30m")
     return value
 
 
-Duration = Annotated[str, AfterValidator(_check_duration), Field(pattern=r"^([0-9]{1,6}(h|m|s)){1,3}$", max_length=20)]
+Duration = Annotated[str, Field(max_length=20), AfterValidator(_check_duration)]
 
 
 class Model(BaseModel):
@@ -56,16 +53,27 @@ class Keys(Model):
 class Resources(Model):
     """CPU and memory of a container, as in a pod."""
 
-    requests: dict[str, IntOrPercent] = Field(default_factory=dict)
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            Rule(
+                "!has(self.requests) || !has(self.limits) || self.requests.all(name, !(name in self.limits) || "
+                "!isQuantity(string(self.requests[name])) || !isQuantity(string(self.limits[name])) || "
+                "quantity(string(self.requests[name])).compareTo(quantity(string(self.limits[name]))) <= 0)",
+                "a request may not be greater than its limit",
+            )
+        )
+    )
+
+    requests: dict[str, Quantity] = Field(default_factory=dict, max_length=16)
     """What the scheduler reserves. An HPA on CPU needs a CPU request."""
-    limits: dict[str, IntOrPercent] = Field(default_factory=dict)
+    limits: dict[str, Quantity] = Field(default_factory=dict, max_length=16)
     """What the container may not exceed. A CPU limit makes audio stutter: set memory only."""
 
 
 class Placement(Model):
     """Where pods may run; the fields of a pod's spec with the same names."""
 
-    node_selector: dict[str, str] = Field(default_factory=dict)
+    node_selector: dict[str, Annotated[str, Field(max_length=63)]] = Field(default_factory=dict, max_length=32)
     """Labels that a node must have."""
     tolerations: list[FreeForm] = Field(default_factory=list, max_length=32)
     """Taints that don't keep the pods away."""
@@ -80,6 +88,15 @@ class Placement(Model):
 class Disruption(Model):
     """The PodDisruptionBudget: exactly one of the two fields."""
 
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            Rule(
+                "has(self.minAvailable) != has(self.maxUnavailable)",
+                "set exactly one of minAvailable and maxUnavailable",
+            )
+        )
+    )
+
     min_available: IntOrPercent | None = None
     """Pods that stay when nodes are drained, as a number or a percentage."""
     max_unavailable: IntOrPercent | None = None
@@ -88,6 +105,15 @@ class Disruption(Model):
 
 class Strategy(Model):
     """How a rollout replaces pods."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            Rule(
+                f"!(string(self.maxSurge) in {NONE} && string(self.maxUnavailable) in {NONE})",
+                "maxSurge and maxUnavailable can't both be 0: no pod could ever be replaced",
+            )
+        )
+    )
 
     max_surge: IntOrPercent
     """Pods above the wanted number during a rollout."""

@@ -2,30 +2,92 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from usher_operator.api.common import (
     Condition,
     Disruption,
     Duration,
-    FreeForm,
     Keys,
     LocalReference,
     Metadata,
     Model,
     Placement,
-    Region,
     Resources,
     Strategy,
+)
+from usher_operator.api.fields import (
+    NAME_RULE,
+    NONE,
+    Image,
+    LabelSelector,
+    PodTemplate,
+    Region,
+    Rule,
+    keyed_by,
+    lasting,
+    rules,
+)
+
+_LABEL = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_LAST_LABEL = "[A-Za-z]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_PORT = ":([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+_IS_ADDRESS = " || ".join(
+    (
+        "isIP(self)",
+        rf"self.matches(r'^\[.*\]({_PORT})?$') && isIP(self.substring(1, self.indexOf(']')))",
+        rf"self.matches(r'^[0-9.]+{_PORT}$') && isIP(self.split(':')[0])",
+        rf"self.matches(r'^({_LABEL}\.)*{_LAST_LABEL}({_PORT})?$')",
+    )
+)
+
+AdvertisedAddress = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=260,
+        json_schema_extra=rules(
+            Rule(
+                _IS_ADDRESS,
+                "write an IP or a host name, with :PORT if it is not the listener's, such as 203.0.113.7, "
+                "[2001:db8::7]:3478 or media.example.com",
+            ),
+            Rule(
+                r"!self.matches(r'^(0\.0\.0\.0|\[?::\]?)(:[0-9]+)?$')",
+                "0.0.0.0 and :: are no addresses that clients can reach",
+            ),
+        ),
+    ),
+]
+
+NamespaceName = Annotated[
+    str,
+    Field(
+        max_length=63,
+        json_schema_extra=rules(
+            Rule(
+                "self.matches('^[a-z0-9]([a-z0-9-]*[a-z0-9])?$')",
+                "write the name of a namespace: lower-case letters, digits and hyphens between them",
+            )
+        ),
+    ),
+]
+
+
+_PORT_NAME = rules(
+    Rule(
+        "self.matches('^[a-z][a-z0-9]*(-[a-z0-9]+)*$') && self != 'admin'",
+        "write a port name: lower-case letters, digits and single hyphens, beginning with a letter; admin is taken",
+    )
 )
 
 
 class Listener(Model):
     """A public port."""
 
-    name: str = Field(default="media", pattern=r"^[a-z]([a-z0-9-]{0,13}[a-z0-9])?$")
+    name: str = Field(default="media", max_length=15, json_schema_extra=_PORT_NAME)
     """Name of the port in Services and pods."""
     id: int = Field(default=1, ge=0, le=65535)
     """Number of this listener in hop datagrams: one per port and public address, never used for another one later."""
@@ -38,26 +100,44 @@ class Listener(Model):
 class Exposure(Model):
     """How clients reach the relays."""
 
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            Rule(
+                "!has(self.nodePort) || self.type in ['NodePort', 'LoadBalancer']",
+                "nodePort has a meaning only with type NodePort or LoadBalancer: leave it out",
+            ),
+            Rule(
+                "!has(self.loadBalancerClass) || self.type == 'LoadBalancer'",
+                "loadBalancerClass has a meaning only with type LoadBalancer: leave it out",
+            ),
+        )
+    )
+
     type: Literal["LoadBalancer", "NodePort", "HostPort", "ClusterIP"] = "LoadBalancer"
-    """HostPort needs a namespace whose Pod Security level is privileged."""
+    """A Service of that type, or HostPort: the ports of each node that runs a relay. HostPort needs a namespace
+    whose Pod Security level is privileged."""
     external_traffic_policy: Literal["Local", "Cluster"] = "Local"
     """Local keeps the addresses of clients; Cluster hides them behind those of nodes."""
-    load_balancer_class: str | None = Field(default=None, max_length=253)
-    """Class of the load balancer."""
-    annotations: dict[str, str] = Field(default_factory=dict)
+    load_balancer_class: str | None = Field(default=None, min_length=1, max_length=253)
+    """Class of the load balancer. Left out: the cluster's default."""
+    annotations: dict[str, str] = Field(default_factory=dict, max_length=64)
     """Annotations of the Service, for a cloud's load balancer."""
     node_port: int | None = Field(default=None, ge=1, le=65535)
     """Node port of the first listener; further listeners get what the cluster chooses."""
-    advertised_addresses: list[str] = Field(default_factory=list, max_length=16)
+    advertised_addresses: list[AdvertisedAddress] = Field(
+        default_factory=list, max_length=16, json_schema_extra={"x-kubernetes-list-type": "set"}
+    )
     """IPs or host names that answers name instead of what Service or nodes tell, each with an optional `:PORT`."""
 
 
 class TransceiverSelection(Model):
     """Which transceivers these relays serve."""
 
-    selector: FreeForm = Field(default_factory=dict)
-    """Label selector over transceiver pods; pods carry `usher.fleet/pool`. Empty: all."""
-    namespaces: list[str] = Field(default_factory=list, max_length=16)
+    selector: LabelSelector = Field(default_factory=dict)
+    """Labels of the transceiver pods; each carries the name of its pool as `usher.fleet/pool`. Empty: all."""
+    namespaces: list[NamespaceName] = Field(
+        default_factory=list, max_length=16, json_schema_extra={"x-kubernetes-list-type": "set"}
+    )
     """Namespaces of the pods. Empty: that of the pool. Another one needs a RoleBinding there."""
 
 
@@ -68,34 +148,78 @@ class Datapath(Model):
     """Native fails where it is missing; Auto falls back to Python."""
     max_flows: int = Field(default=100_000, ge=10, le=10_000_000)
     """Client addresses that one relay remembers."""
-    hop_mtu: int = Field(default=0, ge=0, le=65535, alias="hopMTU")
+    hop_mtu: int = Field(
+        default=0,
+        ge=0,
+        le=65535,
+        alias="hopMTU",
+        json_schema_extra=rules(
+            Rule("self == 0 || self >= 1280", "no link carries less than 1280 bytes (RFC 8200); 0 asks the kernel")
+        ),
+    )
     """Bytes of an IP packet on the way to transceivers; 0 asks the kernel."""
 
 
 class Drain(Model):
     """How a relay ends."""
 
-    grace_period: Duration = "90s"
-    """Seconds between SIGTERM and the end. At least what the load balancer takes to notice plus 30 s."""
+    grace_period: Duration = Field(default="90s", json_schema_extra=lasting("30s", "24h"))
+    """Time between SIGTERM and the end. At least what the load balancer takes to notice plus 30 s;
+    30s to 24h."""
+
+
+def _usual_strategy(spec: dict[str, Any]) -> Strategy:
+    """A node has each port once, and a DaemonSet one pod per node: the old one has to go first."""
+    is_bound_to_node = spec.get("workload") == "DaemonSet" or spec.get("exposure", Exposure()).type == "HostPort"
+    return Strategy(max_surge=0, max_unavailable=1) if is_bound_to_node else Strategy(max_surge=1, max_unavailable=0)
 
 
 class RelayPoolSpec(Model):
     """The wanted state of a RelayPool."""
 
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            Rule(
+                f"self.exposure.type != 'HostPort' || !has(self.strategy) || "
+                f"string(self.strategy.maxSurge) in {NONE} && !(string(self.strategy.maxUnavailable) in {NONE})",
+                "with exposure.type HostPort an old relay has to free the port first: leave strategy out, or set "
+                "maxSurge to 0 and maxUnavailable to 1 or more",
+            ),
+        )
+    )
+
     replicas: int = Field(default=2, ge=0, le=1000)
-    """Number of relays; the scale subresource writes it. Without meaning for a DaemonSet."""
-    workload: Literal["Deployment", "DaemonSet"] = "Deployment"
+    """Number of relays; the scale subresource writes it. A DaemonSet does not look at it."""
+    workload: Literal["Deployment", "DaemonSet"] = Field(
+        default="Deployment",
+        json_schema_extra=rules(
+            Rule("self == oldSelf", "workload can't be changed: make a second pool, then delete this one")
+        ),
+    )
     """Deployment runs `replicas` pods, DaemonSet one on every node. Can't be changed."""
-    image: str = Field(default="", max_length=512)
+    image: Image = ""
     """Image of the relay. Empty: the operator's default."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     """When the image is pulled."""
-    image_pull_secrets: list[LocalReference] = Field(default_factory=list, max_length=16)
+    image_pull_secrets: list[LocalReference] = Field(
+        default_factory=list, max_length=16, json_schema_extra=keyed_by("name")
+    )
     """Secrets for the registry."""
     region: Region = ""
     """Region that these relays are near to, such as `eu-west`. Empty: near to everybody."""
-    listeners: list[Listener] = Field(default_factory=lambda: [Listener()], min_length=1, max_length=8)
-    """Public UDP ports."""
+    listeners: list[Listener] = Field(
+        default_factory=lambda: [Listener()],
+        min_length=1,
+        max_length=8,
+        json_schema_extra={
+            **keyed_by("name"),
+            **rules(
+                Rule("self.all(a, self.exists_one(b, b.port == a.port))", "each listener needs a port of its own"),
+                Rule("self.all(a, self.exists_one(b, b.id == a.id))", "each listener needs an id of its own"),
+            ),
+        },
+    )
+    """Public UDP ports. Left out: `media`, with id 1, on port 3478."""
     exposure: Exposure = Field(default_factory=Exposure)
     """How clients reach the relays."""
     transceivers: TransceiverSelection = Field(default_factory=TransceiverSelection)
@@ -106,15 +230,16 @@ class RelayPoolSpec(Model):
     """How a relay ends."""
     keys: Keys = Field(default_factory=Keys)
     """Keys of ufrags and hop datagrams."""
-    strategy: Strategy = Field(default_factory=lambda: Strategy(max_surge=1, max_unavailable=0))
-    """How a rollout replaces pods."""
+    strategy: Strategy = Field(default_factory=_usual_strategy)
+    """How a rollout replaces pods. Left out: a new one first (surge 1, unavailable 0); with HostPort or a DaemonSet the
+    old one first (surge 0, unavailable 1), and flows wait until a new relay is there."""
     disruption: Disruption = Field(default_factory=lambda: Disruption(max_unavailable=1))
-    """How many pods a node drain may take at a time."""
+    """How many pods a node drain may take at a time. Left out: one."""
     placement: Placement = Field(default_factory=Placement)
     """Where pods may run."""
     resources: Resources = Field(default_factory=lambda: Resources(requests={"cpu": "500m", "memory": "256Mi"}))
-    """CPU and memory of a relay."""
-    pod_template: FreeForm = Field(default_factory=dict)
+    """CPU and memory of a relay. Left out: requests of 500m CPU and 256Mi memory."""
+    pod_template: PodTemplate = Field(default_factory=dict)
     """Merged into the pod last: metadata and spec of what no field here covers."""
     paused: bool = False
     """Leave everything as it is until this is false again."""
@@ -144,16 +269,20 @@ class RelayPoolStatus(Model):
     """Relays of the newest template."""
     selector: str = ""
     """Label selector of the pods, for the scale subresource."""
-    addresses: list[Address] = Field(default_factory=list, max_length=64)
+    addresses: list[Address] = Field(
+        default_factory=list, max_length=64, json_schema_extra=keyed_by("listener", "ip", "port")
+    )
     """Public addresses that answers name."""
-    key_ids: list[str] = Field(default_factory=list, max_length=64)
+    key_ids: list[str] = Field(default_factory=list, max_length=64, alias="keyIDs")
     """Keys in use and their state, such as `ice/A active 12d`; never the keys."""
-    conditions: list[Condition] = Field(default_factory=list, max_length=16)
+    conditions: list[Condition] = Field(default_factory=list, max_length=16, json_schema_extra=keyed_by("type"))
     """Accepted, Available, Exposed, KeysReady, Progressing, Ready."""
 
 
 class RelayPool(Model):
     """Relays that share one public address: stateless, any of them can carry any packet."""
+
+    model_config = ConfigDict(json_schema_extra=rules(NAME_RULE))
 
     kind: ClassVar[str] = "RelayPool"
     plural: ClassVar[str] = "relaypools"

@@ -4,27 +4,45 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from usher_core.ids import MAX_CLUSTER
 from usher_operator.api.common import (
     Condition,
     Disruption,
     Duration,
-    FreeForm,
     Keys,
     LocalReference,
     Metadata,
     Model,
     Placement,
-    Region,
     Resources,
     Strategy,
+)
+from usher_operator.api.fields import (
+    NAME_RULE,
+    FreeForm,
+    Image,
+    PodTemplate,
+    Region,
+    Rule,
+    keyed_by,
+    lasting,
+    rules,
 )
 
 
 class Media(Model):
     """The sockets of a transceiver."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            Rule(
+                "self.port != self.httpPort",
+                "port and httpPort must differ, so that firewall rules can't mean the wrong one",
+            )
+        )
+    )
 
     port: int = Field(default=7200, ge=1024, le=65535)
     """UDP port that relays send to."""
@@ -42,14 +60,22 @@ class Capacity(Model):
 class Drain(Model):
     """How a transceiver ends."""
 
-    grace_period: Duration = "1h"
-    """How long calls may go on after a pod was told to end."""
+    grace_period: Duration = Field(default="1h", json_schema_extra=lasting("0s", "24h"))
+    """How long calls may go on after a pod was told to end; 0s to 24h. A node drain waits so long for them."""
+
+
+_BACKEND_NAME = rules(
+    Rule(
+        "self.matches('^[A-Za-z0-9][A-Za-z0-9._-]*$')",
+        "write echo, parrot, or the name of an entry point: letters, digits and . _ -",
+    )
+)
 
 
 class Backend(Model):
     """What answers the callers."""
 
-    type: str = Field(default="echo", min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    type: str = Field(default="echo", min_length=1, max_length=64, json_schema_extra=_BACKEND_NAME)
     """`echo`, `parrot`, or the name of an entry point `usher.backends` in the image."""
     config: FreeForm = Field(default_factory=dict)
     """Configuration of the backend, no secrets."""
@@ -58,16 +84,27 @@ class Backend(Model):
 class TransceiverPoolSpec(Model):
     """The wanted state of a TransceiverPool."""
 
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            Rule(
+                "!has(oldSelf.clusterID) || has(self.clusterID) && self.clusterID == oldSelf.clusterID",
+                "clusterID can't be changed or taken away: old ufrags name it. Make a second pool instead",
+            )
+        )
+    )
+
     replicas: int = Field(default=1, ge=0, le=10_000)
     """Number of transceivers; the scale subresource writes it."""
     cluster_id: int | None = Field(default=None, ge=1, le=MAX_CLUSTER, alias="clusterID")
-    """Number of the address space of this pool's pod ids, other for every pool anywhere that relays may share. Left
-    out: the operator takes one of its range. Can't be changed."""
-    image: str = Field(default="", max_length=512)
+    """Number of this pool among all that relays may share, in whatever cluster. Left out: the operator takes one of its
+    range. Can't be changed."""
+    image: Image = ""
     """Image of the transceiver. Empty: the operator's default."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     """When the image is pulled."""
-    image_pull_secrets: list[LocalReference] = Field(default_factory=list, max_length=16)
+    image_pull_secrets: list[LocalReference] = Field(
+        default_factory=list, max_length=16, json_schema_extra=keyed_by("name")
+    )
     """Secrets for the registry."""
     region: Region = ""
     """Region that these transceivers are in, such as `eu-west`."""
@@ -79,23 +116,23 @@ class TransceiverPoolSpec(Model):
     """What answers the callers."""
     drain: Drain = Field(default_factory=Drain)
     """How a transceiver ends."""
-    max_session_age: Duration = "2h"
-    """Longest life of a call; it bounds how long an old key is kept."""
-    idle_timeout: Duration = "0s"
-    """Ends a call without speech and events for so long; `0s`: never."""
+    max_session_age: Duration = Field(default="2h", json_schema_extra=lasting("1m", "168h"))
+    """Longest life of a call, 1m to 168h; it bounds how long an old key is kept."""
+    idle_timeout: Duration = Field(default="0s", json_schema_extra=lasting("0s", "24h"))
+    """Ends a call without speech and events for so long, up to 24h; `0s`: never."""
     keys: Keys = Field(default_factory=Keys)
     """Keys of ufrags and hop datagrams."""
     internal_token_secret_ref: LocalReference | None = None
     """Secret whose `token` opens the internal API. Left out: the operator makes one for the namespace."""
     strategy: Strategy = Field(default_factory=lambda: Strategy(max_surge="25%", max_unavailable=0))
-    """How a rollout replaces pods."""
+    """How a rollout replaces pods; old ones then drain. Left out: surge 25%, unavailable 0."""
     disruption: Disruption = Field(default_factory=lambda: Disruption(max_unavailable=1))
-    """How many pods a node drain may take at a time."""
+    """How many pods a node drain may take at a time. Left out: one."""
     placement: Placement = Field(default_factory=Placement)
     """Where pods may run."""
     resources: Resources = Field(default_factory=lambda: Resources(requests={"cpu": "500m", "memory": "256Mi"}))
-    """CPU and memory of a transceiver."""
-    pod_template: FreeForm = Field(default_factory=dict)
+    """CPU and memory of a transceiver. Left out: requests of 500m CPU and 256Mi memory."""
+    pod_template: PodTemplate = Field(default_factory=dict)
     """Merged into the pod last: metadata and spec of what no field here covers."""
     paused: bool = False
     """Leave everything as it is until this is false again."""
@@ -129,20 +166,31 @@ class TransceiverPoolStatus(Model):
     """Pods that wait for a pod id."""
     sessions: int = 0
     """Calls in all pods, rounded up to a step so that the status does not change with every call."""
-    terminating: list[TerminatingPod] = Field(default_factory=list, max_length=32)
+    terminating: list[TerminatingPod] = Field(default_factory=list, max_length=32, json_schema_extra=keyed_by("name"))
     """Pods that end once their calls have, the first 32."""
     last_pod_id: int | None = Field(default=None, alias="lastPodID")
     """Highest pod id given."""
     selector: str = ""
     """Label selector of the active pods, for the scale subresource."""
-    key_ids: list[str] = Field(default_factory=list, max_length=64)
+    key_ids: list[str] = Field(default_factory=list, max_length=64, alias="keyIDs")
     """Keys in use and their state, such as `ice/A active 12d`; never the keys."""
-    conditions: list[Condition] = Field(default_factory=list, max_length=16)
+    conditions: list[Condition] = Field(default_factory=list, max_length=16, json_schema_extra=keyed_by("type"))
     """Accepted, ClusterIDAllocated, Available, KeysReady, Progressing, Ready."""
 
 
 class TransceiverPool(Model):
     """Pods that own calls: ICE, DTLS, SRTP, media and the backend."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            NAME_RULE,
+            Rule(
+                "!has(self.spec) || !has(self.spec.clusterID) || !has(self.status) || !has(self.status.clusterID) || "
+                "self.spec.clusterID == self.status.clusterID",
+                "spec.clusterID can't differ from the one in use (status.clusterID): set it when you make the pool",
+            ),
+        )
+    )
 
     kind: ClassVar[str] = "TransceiverPool"
     plural: ClassVar[str] = "transceiverpools"
