@@ -1,1 +1,1 @@
-"""The keys of a namespace: made, given to programs, and rotated without a lost call (design D3)."""
+"""The keys of a namespace: the set that the operator keeps, what programs may know of it, and who holds what."""

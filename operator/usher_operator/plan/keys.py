@@ -1,24 +1,46 @@
-"""What shall happen to the keys of a namespace next: made, handed out, switched, removed (design D3)."""
+"""What shall happen to the keys of a namespace next: made, handed out, switched, removed (design D3).
+
+Each look takes one step and writes either the key set or what is derived from it, never both. All that is handed out
+stands in the stored key set first, and every write is a compare-and-swap: so a crash between two actions, and a second
+operator, can do no harm.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from usher_core.internal_api import HeldKeys
-from usher_operator.actions import Action
-from usher_operator.seen import Json, PodSeen
+from usher_core.errors import LocalError
+from usher_operator import names
+from usher_operator.actions import Action, Tell
+from usher_operator.keys import secrets
+from usher_operator.keys.holders import Holder, holds, lagging, pod_names, serves, uses
+from usher_operator.keys.key_set import (
+    GENERATION_BYTES,
+    MAX_CLUSTERS,
+    MAX_GENERATIONS,
+    Generation,
+    KeySet,
+    Phase,
+    first_key_set,
+    next_generation,
+)
+from usher_operator.seen import Json
 
+__all__ = ["FRESH_BYTES", "Holder", "KeySettings", "KeysPlan", "KeysSeen", "plan_keys"]
 
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """A relay or transceiver pod whose keys the operator makes, and what it says it holds.
-
-    `held`: its answer (relay: admin page `/keys`; transceiver: `GET /internal/v1/keys`); None when it did not answer.
-    """
-
-    pod: PodSeen
-    held: HeldKeys | None
+FRESH_BYTES = GENERATION_BYTES + secrets.TOKEN_BYTES
+"""Random bytes that `plan_keys` wants."""
+LOOK_LAG_S = 10.0
+"""What an operator sees of pods may be this old: no step that waits for pods is taken sooner after a write."""
+SEAL_WAIT_S = 300
+"""Signaling can't report what it holds: it seals with a key this long after it got it."""
+OLD_KEY_MARGIN_S = 300
+"""An old key is kept longer than the longest call by this: for clocks, and files that are read late."""
+BLOCKED_AFTER_S = 600
+"""A rotation that waits longer is called blocked."""
+ASK_AGAIN_S = 5.0
+"""Between two looks while a rotation waits for programs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +53,13 @@ class KeysSeen:
 
     namespace: str
     secrets: Mapping[str, Json]
-    """Whole objects by name, of the five in `names`: KEY_SET, RELAY_KEYS, TRANSCEIVER_KEYS, SIGNALING_KEYS, TOKEN."""
+    """Whole objects by name, of those in `usher_operator.keys.secrets.ALL` that exist."""
     relays: tuple[Holder, ...]
     """All relay pods of the pools here without `spec.keys.secretRef`, ending ones too."""
     transceivers: tuple[Holder, ...]
     """The same of transceiver pods."""
     clusters: frozenset[int]
-    """Cluster ids of the TransceiverPools here, and of all pods that still carry one."""
+    """Cluster ids of the TransceiverPools here, and of all pods here that still carry one."""
     longest_call: float
     """Seconds: the longest `maxSessionAge` of the TransceiverPools here."""
     is_wanted: bool
@@ -83,14 +105,251 @@ class KeysPlan:
         return f"not all relays hold a key for cluster {cluster} yet"
 
 
-FRESH_BYTES = 256
-"""Random bytes that `plan_keys` wants: enough for all keys of a generation and the token."""
-
-
 def plan_keys(seen: KeysSeen, settings: KeySettings, now: float, fresh: bytes) -> KeysPlan:
-    """Return the next step. Pure; `fresh` are FRESH_BYTES random bytes, new for every call, `now` Unix seconds.
+    """Return the next step. Pure; `fresh` are FRESH_BYTES random bytes, new for every call, `now` Unix seconds."""
+    if not seen.is_wanted:
+        ours = [
+            secret for secret in map(seen.secrets.get, secrets.ALL) if secret is not None and secrets.is_ours(secret)
+        ]
+        return KeysPlan(tuple(map(secrets.delete, ours)), ())
+    try:
+        token = _token(seen, fresh)
+        stored = seen.secrets.get(names.KEY_SET_SECRET)
+        if stored is None:
+            return _make(seen, settings, now, fresh, token)
+        keys = secrets.read_key_set(stored)
+    except LocalError as error:
+        return KeysPlan((), (), fault=str(error))
+    try:
+        writes = _hand_out(seen, keys, now)
+    except LocalError as error:
+        return KeysPlan(token, key_lines(keys, seen.transceivers, now), str(error), served=frozenset(keys.served))
+    return _Look(seen, settings, now, fresh, keys, stored).plan((*token, *writes), is_handed_out=not writes)
 
-    Each look takes one step and writes either the key set or what is derived from it, so that a crash between two
-    actions and a second operator can do no harm: everything handed out stands in the key set first.
+
+def _token(seen: KeysSeen, fresh: bytes) -> tuple[Action, ...]:
+    secret = seen.secrets.get(names.TOKEN_SECRET)
+    if secret is None:
+        return (secrets.create_token(seen.namespace, fresh[GENERATION_BYTES:]),)
+    secrets.check_token(secret)
+    return ()
+
+
+def _make(seen: KeysSeen, settings: KeySettings, now: float, fresh: bytes, token: tuple[Action, ...]) -> KeysPlan:
+    left = [name for name in secrets.DERIVED if name in seen.secrets]
+    if left:
+        raise LocalError(
+            f"Secret {names.KEY_SET_SECRET} is gone, and live calls may need the keys in {', '.join(left)}",
+            f"restore it, or delete {', '.join(left)} too to begin anew, which ends live calls",
+        )
+    keys = first_key_set(_bounded(seen.clusters.union(settings.clusters)), now, fresh[:GENERATION_BYTES])
+    write = secrets.write_key_set(keys, seen.namespace, now, None)
+    made = Tell("Normal", "KeysMade", f"made keys with the letter {keys.active.letter}")
+    return KeysPlan((*token, write, made), (), "the keys are being made", look_again=0)
+
+
+def _hand_out(seen: KeysSeen, keys: KeySet, now: float) -> tuple[Action, ...]:
+    writes = []
+    for secret, file in secrets.derive(keys).items():
+        there = seen.secrets.get(secret)
+        if there is not None:
+            secrets.check_derived(there, keys)
+        if there is None or not secrets.is_current(there, keys, file):
+            writes.append(secrets.write_derived(secret, file, keys, seen.namespace, now, there))
+    return tuple(writes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The next key set, and what to tell of it."""
+
+    keys: KeySet
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """One look at a key set that is whole."""
+
+    seen: KeysSeen
+    settings: KeySettings
+    now: float
+    fresh: bytes
+    keys: KeySet
+    stored: Json
+
+    def plan(self, actions: tuple[Action, ...], *, is_handed_out: bool) -> KeysPlan:
+        lines = key_lines(self.keys, self.seen.transceivers, self.now)
+        served = frozenset(self.keys.served)
+        missing = [secret for secret in secrets.DERIVED if secret not in self.seen.secrets]
+        fault = f"Secret {missing[0]} is being made" if missing else ""
+        if not is_handed_out:
+            return KeysPlan(actions, lines, fault, served=served, look_again=0)
+        step = self._step()
+        if step is not None:
+            write = secrets.write_key_set(step.keys, self.seen.namespace, self.now, self.stored)
+            told = Tell("Normal", step.reason, step.message)
+            return KeysPlan((*actions, write, told), lines, fault, served=served, look_again=0)
+        note = "; ".join(self._notes())
+        return KeysPlan(actions, lines, fault, note, served, ASK_AGAIN_S if note else self._next_time())
+
+    def _step(self) -> _Step | None:
+        """Return the first step that can be taken: none holds up another."""
+        return self._remove() or self._learn() or self._serve() or self._switch() or self._leave() or self._start()
+
+    def _remove(self) -> _Step | None:
+        gone = [each for each in self.keys.old if each.gone_at is not None and each.gone_at <= self.now]
+        if not gone:
+            return None
+        left = tuple(each for each in self.keys.generations if each not in gone)
+        letters = ", ".join(each.letter for each in gone)
+        return _Step(self.keys.changed(generations=left), "KeyRemoved", f"removed key {letters}: no call needs it")
+
+    def _wanted(self) -> frozenset[int]:
+        return self.seen.clusters.union(self.settings.clusters)
+
+    def _learn(self) -> _Step | None:
+        # Ids whose pools are gone are dropped only when there is no room, and never because of one look without them.
+        known = self._wanted().union(self.keys.clusters)
+        clusters = _bounded(known if len(known) <= MAX_CLUSTERS else self._wanted())
+        if clusters == self.keys.clusters:
+            return None
+        served = tuple(each for each in self.keys.served if each in clusters) or clusters
+        learned = ", ".join(str(each) for each in clusters if each not in self.keys.clusters)
+        keys = self.keys.changed(clusters=clusters, served=served)
+        return _Step(keys, "ClusterLearned", f"relays learn the cluster ids {learned}")
+
+    def _serve(self) -> _Step | None:
+        if self.keys.served == self.keys.clusters or not self._is_settled() or self._ignorant():
+            return None
+        told = "all relays know the cluster ids that transceivers may use"
+        return _Step(self.keys.changed(served=self.keys.clusters), "ClusterServed", told)
+
+    def _switch(self) -> _Step | None:
+        given = self.keys.given
+        if given is None or not self._is_settled() or self._without(given):
+            return None
+        old, since = self.keys.active, int(self.now)
+        seal_from = int(max(self.now, self._written_at())) + SEAL_WAIT_S
+        phases = {
+            given.letter: {"phase": Phase.ACTIVE, "since": since, "seal_from": seal_from},
+            old.letter: {"phase": Phase.OLD, "since": since},
+        }
+        told = f"all programs hold key {given.letter}: it replaces {old.letter}, which is kept for the calls it has"
+        return _Step(self._updated(phases), "KeySwitched", told)
+
+    def _leave(self) -> _Step | None:
+        left = [each for each in self.keys.old if each.gone_at is None]
+        if not left or not self._is_settled() or self._behind():
+            return None
+        gone_at = int(self.now + self.seen.longest_call) + OLD_KEY_MARGIN_S
+        letters = ", ".join(each.letter for each in left)
+        told = f"nobody uses key {letters} for new calls any more: it is removed when the longest call is over"
+        return _Step(self._updated({each.letter: {"gone_at": gone_at} for each in left}), "KeyLeft", told)
+
+    def _start(self) -> _Step | None:
+        if not self._is_rotation_due() or self.keys.given or len(self.keys.generations) >= MAX_GENERATIONS:
+            return None
+        given = next_generation(self.keys, self.now, self.fresh[:GENERATION_BYTES])
+        keys = self.keys.changed(generations=(*self.keys.generations, given), demand=secrets.demand(self.stored))
+        return _Step(keys, "KeyGiven", f"key {given.letter} goes to all programs, to replace {self.keys.active.letter}")
+
+    def _updated(self, changes: Mapping[str, Mapping[str, object]]) -> KeySet:
+        return self.keys.changed(
+            generations=tuple(each.model_copy(update=changes.get(each.letter, {})) for each in self.keys.generations)
+        )
+
+    def _is_rotation_due(self) -> bool:
+        demand = secrets.demand(self.stored)
+        if demand and demand != self.keys.demand:
+            return True
+        every = self.settings.rotate_every
+        return every > 0 and self.now >= self.keys.active.since + every
+
+    def _written_at(self) -> float:
+        """When the newest of what programs hold was written."""
+        return max(secrets.written_at(self.seen.secrets[secret]) for secret in secrets.DERIVED)
+
+    def _is_settled(self) -> bool:
+        return self.now >= self._written_at() + LOOK_LAG_S
+
+    def _programs(self) -> tuple[Holder, ...]:
+        return (*self.seen.relays, *self.seen.transceivers)
+
+    def _without(self, given: Generation) -> tuple[Holder, ...]:
+        return lagging(self._programs(), holds(given), self._written_at(), self.now)
+
+    def _behind(self) -> tuple[Holder, ...]:
+        return lagging(self._programs(), uses(self.keys.active), self._written_at(), self.now)
+
+    def _ignorant(self) -> tuple[Holder, ...]:
+        return lagging(
+            self.seen.relays, serves(self.keys.generations, self.keys.clusters), self._written_at(), self.now
+        )
+
+    def _notes(self) -> Iterator[str]:
+        """What each step waits for."""
+        given, left = self.keys.given, [each for each in self.keys.old if each.gone_at is None]
+        if given is not None:
+            yield _waiting(f"key {given.letter}", "is not in use yet", self._without(given), self.now - given.since)
+        if left:
+            age = self.now - self.keys.active.since
+            yield _waiting(f"key {left[0].letter}", "is still in use", self._behind(), age)
+        if self.keys.served != self.keys.clusters:
+            yield _waiting("a new cluster id", "is not in use yet", self._ignorant(), self.now - self._written_at())
+        if len(self._wanted()) > MAX_CLUSTERS:
+            yield f"a key serves {MAX_CLUSTERS} cluster ids, so some pools get none: use more namespaces"
+        if self._is_rotation_due() and len(self.keys.generations) >= MAX_GENERATIONS:
+            yield f"a rotation waits: calls need all {MAX_GENERATIONS} keys that programs may hold"
+
+    def _next_time(self) -> float | None:
+        times = [each.gone_at for each in self.keys.old if each.gone_at is not None]
+        if self.settings.rotate_every > 0:
+            times.append(int(self.keys.active.since + self.settings.rotate_every))
+        return max(1.0, min(times) - self.now) if times else None
+
+
+def _waiting(what: str, how: str, blockers: tuple[Holder, ...], age: float) -> str:
+    if not blockers:
+        return f"{what} was handed out just now"
+    if age > BLOCKED_AFTER_S:
+        return f"{what} {how}, blocked for more than {BLOCKED_AFTER_S // 60} minutes by {pod_names(blockers)}"
+    return f"{what} {how}: waiting for {pod_names(blockers)}"
+
+
+def _bounded(clusters: frozenset[int]) -> tuple[int, ...]:
+    return tuple(sorted(clusters)[:MAX_CLUSTERS])
+
+
+def key_lines(keys: KeySet, transceivers: tuple[Holder, ...], now: float) -> tuple[str, ...]:
+    """Return what a status says of the keys, such as `ice/A active 12d, 50 calls or fewer`; never the keys.
+
+    Ages are coarse and calls rounded up, so that the status does not change with every call.
     """
-    raise NotImplementedError
+    calls = {
+        each.letter: sum(holder.held.ufrags.get(each.letter, 0) for holder in transceivers if holder.held)
+        for each in keys.generations
+    }
+    lines = []
+    for each in keys.generations:
+        tail = f"{each.phase} {_age(now - each.since)}"
+        lines.append(f"ice/{each.letter} {tail}, {_rounded(calls[each.letter])}")
+        lines += [f"{kind}/{each.number} {tail}" for kind in ("hop", "store", "seal")]
+    return tuple(lines)
+
+
+def _age(seconds: float) -> str:
+    for unit, length in (("d", 86_400), ("h", 3600)):
+        if seconds >= length:
+            return f"{int(seconds // length)}{unit}"
+    return "<1h"
+
+
+def _rounded(calls: int) -> str:
+    if calls == 0:
+        return "no calls"
+    step = 1
+    while calls > 10 * step:
+        step *= 10
+    return f"≤{-(-calls // step) * step} calls"
