@@ -146,7 +146,7 @@ class HopSocket:
         for level, kind, data in ancillary:
             if (level, kind, len(data)) == (socket.SOL_SOCKET, _SO_TIMESTAMPNS, _TIMESPEC.size):
                 seconds, nanoseconds = _TIMESPEC.unpack(data)
-                return self._wall() - (seconds + nanoseconds / 1e9)
+                return self._wall() - float(seconds + nanoseconds / 1e9)
         return 0.0
 
 
