@@ -1,1 +1,1 @@
-"""Cluster ids and pod ids: numbers that no two transceivers ever share (design D13)."""
+"""Cluster ids and pod ids: who may use which, for ever once (design D13)."""

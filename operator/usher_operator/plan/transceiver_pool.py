@@ -1,0 +1,288 @@
+"""What to do about a TransceiverPool: ids first, then the Deployment, then drains, and last the smaller Deployment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from usher_core.ids import MAX_POD
+from usher_operator.actions import Action, Apply, Delete, JsonPatch, Plan, Reference, SetDrain
+from usher_operator.api.common import seconds
+from usher_operator.api.transceiver_pool import TransceiverPool
+from usher_operator.conditions import Verdict
+from usher_operator.identity.cluster_ids import Claim, claim_cluster_id
+from usher_operator.identity.lease import read_leases, read_number
+from usher_operator.identity.pod_ids import Grants, grant, identity_actions, is_waiting, last_given
+from usher_operator.names import CLUSTER_ID_LABEL, POD_ID_LABEL, REVISION_LABEL, TRANSCEIVER
+from usher_operator.plan.defaults import Defaults
+from usher_operator.plan.events import tell_changes
+from usher_operator.plan.marks import mark_actions
+from usher_operator.plan.scale_down import ANSWER_LIMIT_S, Drains, Split, drain_actions, is_draining, split
+from usher_operator.plan.transceiver_status import Counts, Facts, count, keys_verdict, pod_verdicts, status
+from usher_operator.render.pod import child_name
+from usher_operator.render.revision import is_current
+from usher_operator.render.transceiver import END_MARGIN_S, image_of, transceiver_children, transceiver_deployment
+from usher_operator.seen import Json, PodSeen, TransceiverPoolSeen
+
+_SOON_S = 1.0
+"""Until the next look while something waits for an answer that no watch brings."""
+_ENDING_S = 5.0
+"""Until the next look while pods end."""
+
+
+def plan_transceiver_pool(pool: TransceiverPool, seen: TransceiverPoolSeen, now: float, defaults: Defaults) -> Plan:
+    """Return what to do, and the status. Pure; `now` in Unix seconds.
+
+    A paused pool still gives ids: its Deployment goes on replacing pods that nodes lose, and one without an id would
+    wait for ever. All else of it stays as it is.
+    """
+    claim = claim_cluster_id(pool, read_leases(seen.leases), seen.holders, defaults)
+    keys = keys_verdict(pool, seen)
+    accepted = _accepted(pool, seen, defaults)
+    workload = _look_at_workload(pool, seen, claim, accepted, defaults)
+    chosen = _choose(pool, seen, workload)
+    grants = _grants(pool, seen, claim, keys, chosen, now)
+    allocated = _allocated(claim, grants)
+    drains = drain_actions(chosen, seen.loads, pool.spec.media.http_port, now)
+
+    actions: list[Action] = []
+    if not _is_deleting(pool):
+        actions += identity_actions(pool, claim, grants, defaults.identity_namespace, now)
+    if _is_deleting(pool) or not pool.spec.paused:
+        actions += _workload_actions(pool, seen, workload, chosen, drains)
+        actions += mark_actions([*chosen.leaving, *chosen.staying], seen.loads, now)
+
+    counts = count(seen.pods)
+    blockers = (verdict for verdict in (accepted, allocated, keys) if verdict.status != "True")
+    facts = Facts(
+        pool=pool,
+        counts=counts,
+        wanted=workload.wanted,
+        revision=workload.revision,
+        image=image_of(pool, defaults),
+        deployment=workload.deployment,
+        leaving=len(chosen.leaving),
+        silent=tuple(action.pod for action in drains.unanswered if isinstance(action, SetDrain)),
+        is_rolling=workload.is_rolling,
+        blocker=next(blockers, None),
+    )
+    verdicts = [accepted, allocated, keys, *pod_verdicts(facts)]
+    actions += tell_changes(verdicts, pool.status.conditions)
+    cluster = claim.cluster if claim.is_held else pool.status.cluster_id
+    return Plan(
+        tuple(actions),
+        status(facts, seen, verdicts, cluster, grants.last, now),
+        look_again=_look_again(pool, claim, grants, chosen, counts),
+        done=_is_deleting(pool) and _is_done(pool, seen, workload, now),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Workload:
+    """The Deployment as it is and as it shall be.
+
+    Attributes:
+        deployment: the one there is, if it is this pool's.
+        manifest: the one there shall be, without replicas; None when it is to stay as it is.
+        replicas: those of the one there is.
+        wanted: those there shall be in the end.
+        live: pods that have not begun to end.
+        revision: of the template that pods shall have.
+        is_rolling: whether some have another.
+    """
+
+    deployment: Json | None
+    manifest: dict[str, Any] | None
+    replicas: int
+    wanted: int
+    live: tuple[PodSeen, ...]
+    revision: str
+    is_rolling: bool
+
+    @property
+    def may_shrink(self) -> bool:
+        """Whether there is a Deployment whose size is ours to set: a pool that is wrong keeps what it has."""
+        return self.deployment is not None and (self.manifest is not None or not self.wanted)
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether the Deployment's controller has seen the newest replicas and template."""
+        metadata, observed = (self.deployment or {}).get("metadata", {}), (self.deployment or {}).get("status") or {}
+        return bool(observed.get("observedGeneration", 0) >= metadata.get("generation", 0))
+
+
+def _look_at_workload(
+    pool: TransceiverPool, seen: TransceiverPoolSeen, claim: Claim, accepted: Verdict, defaults: Defaults
+) -> _Workload:
+    deployment = seen.deployment if _is_ours(seen.deployment, pool) else None
+    is_allowed = claim.cluster is not None and accepted.status == "True" and not _is_deleting(pool)
+    manifest = transceiver_deployment(pool, claim.cluster, defaults) if is_allowed and claim.cluster else None
+    template = (manifest or deployment or {}).get("spec", {}).get("template", {})
+    revision = template.get("metadata", {}).get("labels", {}).get(REVISION_LABEL, "")
+    live = tuple(pod for pod in seen.pods if not pod.is_ending)
+    replicas = (deployment or {}).get("spec", {}).get("replicas")
+    return _Workload(
+        deployment,
+        manifest,
+        replicas=1 if replicas is None else replicas,
+        wanted=0 if _is_deleting(pool) else pool.spec.replicas,
+        live=live,
+        revision=revision,
+        is_rolling=any(pod.labels.get(REVISION_LABEL) != revision for pod in live),
+    )
+
+
+def _choose(pool: TransceiverPool, seen: TransceiverPoolSeen, workload: _Workload) -> Split:
+    """Choose the pods that shall go. Where the Deployment can't shrink, none goes but with the pool."""
+    surplus = _surplus(workload) if workload.may_shrink or _is_deleting(pool) else 0
+    return split(
+        workload.live,
+        seen.loads,
+        surplus,
+        is_old=lambda pod: workload.is_rolling and pod.labels.get(REVISION_LABEL) != workload.revision,
+    )
+
+
+def _surplus(workload: _Workload) -> int:
+    """Return how many of the live pods shall go."""
+    if not workload.wanted or not workload.is_rolling:
+        return len(workload.live) - workload.wanted
+    # A rollout has more pods than are wanted, and takes the old ones itself.
+    if workload.replicas > workload.wanted:
+        return workload.replicas - workload.wanted
+    return 0 if workload.is_observed else sum(is_draining(pod) for pod in workload.live)
+
+
+def _grants(
+    pool: TransceiverPool, seen: TransceiverPoolSeen, claim: Claim, keys: Verdict, chosen: Split, now: float
+) -> Grants:
+    last = last_given(pool, claim)
+    if claim.cluster is None or keys.status != "True" or _is_deleting(pool):
+        return Grants((), last, left=0, exhausted=0)
+    cluster = claim.cluster
+    waiting = [pod for pod in chosen.staying if is_waiting(pod, cluster)]
+    own = (
+        read_number(pod.labels.get(POD_ID_LABEL, ""), MAX_POD)
+        for pod in seen.pods
+        if pod.labels.get(CLUSTER_ID_LABEL) == str(cluster)
+    )
+    return grant(waiting, last, (*seen.cluster_pod_ids, *own), now)
+
+
+def _allocated(claim: Claim, grants: Grants) -> Verdict:
+    if not grants.exhausted:
+        return claim.verdict
+    return Verdict(
+        claim.verdict.type,
+        "False",
+        "PodIDsExhausted",
+        f"Cluster id {claim.cluster} has no pod ids left, {grants.exhausted} pods wait: make a pool with another "
+        "clusterID. Pods that run are not touched.",
+    )
+
+
+def _workload_actions(
+    pool: TransceiverPool, seen: TransceiverPoolSeen, workload: _Workload, chosen: Split, drains: Drains
+) -> list[Action]:
+    actions: list[Action] = []
+    is_applied = False
+    if workload.manifest is not None:
+        children = transceiver_children(pool)
+        actions += [Apply(child) for child in children if not is_current(child, seen.children.get(_key(child)))]
+        replicas = _replicas_now(workload, chosen)
+        is_applied = not is_current(workload.manifest, workload.deployment) or workload.replicas < replicas
+        if is_applied:
+            actions.append(Apply(_with_replicas(workload.manifest, replicas)))
+        elif not workload.is_rolling:
+            actions += _leftovers(pool, seen, children)
+    actions += [*drains.back, *drains.away]
+    if workload.may_shrink and workload.replicas > workload.wanted and not is_applied:
+        actions.append(_shrink(pool, workload))
+    return [*actions, *drains.unanswered]
+
+
+def _replicas_now(workload: _Workload, chosen: Split) -> int:
+    """Return the replicas before those that leave have answered."""
+    if workload.deployment is None:
+        return max(workload.wanted, len(workload.live))
+    return max(workload.wanted, workload.replicas) if chosen.leaving else workload.wanted
+
+
+def _shrink(pool: TransceiverPool, workload: _Workload) -> JsonPatch:
+    """Return the patch that makes the Deployment smaller, if nobody has changed its size meanwhile."""
+    name = child_name(TRANSCEIVER, pool.metadata.name)
+    return JsonPatch(
+        Reference("apps/v1", "Deployment", pool.metadata.namespace, name),
+        (
+            {"op": "test", "path": "/metadata/uid", "value": (workload.deployment or {})["metadata"]["uid"]},
+            {"op": "test", "path": "/spec/replicas", "value": workload.replicas},
+            {"op": "replace", "path": "/spec/replicas", "value": workload.wanted},
+        ),
+    )
+
+
+def _with_replicas(manifest: dict[str, Any], replicas: int) -> dict[str, Any]:
+    return {**manifest, "spec": {**manifest["spec"], "replicas": replicas}}
+
+
+def _leftovers(pool: TransceiverPool, seen: TransceiverPoolSeen, children: Sequence[Json]) -> list[Action]:
+    """Return the deletion of children that no pod uses any more, such as the configuration of a backend without one."""
+    wanted = {_key(child) for child in children}
+    return [
+        Delete(
+            Reference("v1", "ConfigMap", pool.metadata.namespace, child["metadata"]["name"]), child["metadata"]["uid"]
+        )
+        for key, child in seen.children.items()
+        if key.startswith("ConfigMap/") and key not in wanted and _is_ours(child, pool)
+    ]
+
+
+def _accepted(pool: TransceiverPool, seen: TransceiverPoolSeen, defaults: Defaults) -> Verdict:
+    if not image_of(pool, defaults):
+        text = "No image: set spec.image, or the operator's setting for the image of transceivers."
+        return Verdict("Accepted", "False", "NoImage", text)
+    children = {f"Deployment/{child_name(TRANSCEIVER, pool.metadata.name)}": seen.deployment, **seen.children}
+    for key, child in children.items():
+        if child is not None and not _is_ours(child, pool):
+            text = (
+                f"{key} exists and is not of this pool. After a deletion it goes by itself; otherwise delete it, or "
+                "give the pool another name."
+            )
+            return Verdict("Accepted", "False", "NameTaken", text)
+    return Verdict("Accepted", "True", "Accepted", "The spec can be carried out.")
+
+
+def _is_ours(child: Json | None, pool: TransceiverPool) -> bool:
+    owners = (child or {}).get("metadata", {}).get("ownerReferences") or []
+    return any(owner.get("uid") == pool.metadata.uid for owner in owners)
+
+
+def _key(child: Json) -> str:
+    return f"{child['kind']}/{child['metadata']['name']}"
+
+
+def _is_deleting(pool: TransceiverPool) -> bool:
+    return pool.metadata.deletion_timestamp is not None
+
+
+def _is_done(pool: TransceiverPool, seen: TransceiverPoolSeen, workload: _Workload, now: float) -> bool:
+    """Return whether all calls of a deleted pool have ended, or have had their time. Kubernetes removes the children.
+
+    The Lease stays, since ids are never used again; its holder counts until the last pod is gone.
+    """
+    grace = seconds(pool.spec.drain.grace_period) + END_MARGIN_S + ANSWER_LIMIT_S
+    if now >= datetime.fromisoformat(pool.metadata.deletion_timestamp or "").timestamp() + grace:
+        return True
+    is_empty = all(pod.phase in ("Succeeded", "Failed") for pod in seen.pods)
+    return is_empty and (workload.deployment is None or workload.replicas == 0)
+
+
+def _look_again(pool: TransceiverPool, claim: Claim, grants: Grants, chosen: Split, counts: Counts) -> float | None:
+    if grants.left and not grants.exhausted:
+        return 0.0
+    is_claiming = claim.cluster is not None and not claim.is_held and not _is_deleting(pool)
+    if chosen.leaving or counts.waiting or is_claiming:
+        return _SOON_S
+    return _ENDING_S if counts.terminating or _is_deleting(pool) else None
