@@ -73,7 +73,7 @@ KINDS = (
             _column("Exposure", ".spec.exposure.type", "string", "How clients reach the relays."),
             _column("Current", ".status.replicas", "integer", "Relays that exist."),
             _column("Ready", ".status.readyReplicas", "integer", "Relays that are ready."),
-            _column("Address", ".status.addresses[*].ip", "string", "Public addresses."),
+            _column("Address", ".status.addresses[0].ip", "string", "First public address."),
             *_LAST_COLUMNS,
         ),
         (".spec.region", ".spec.exposure.type"),

@@ -103,7 +103,7 @@ def test_paths_of_columns_and_of_the_scale_exist(kind: Kind) -> None:
     known = {path.replace("[]", "") for path, _ in parts(crd.schema(kind))}
     version = crd.manifest(kind)["spec"]["versions"][0]
     scale = version["subresources"]["scale"].values()
-    columns = [column["jsonPath"].replace("[*]", "") for column in version["additionalPrinterColumns"]]
+    columns = [column["jsonPath"].replace("[0]", "") for column in version["additionalPrinterColumns"]]
     selectable = [field["jsonPath"] for field in version["selectableFields"]]
     for path in (*scale, *columns, *selectable):
         name = path.replace('[?(@.type=="Ready")]', "")

@@ -145,13 +145,15 @@ Region = Annotated[
     ),
 ]
 
+_PATH_PART = "[A-Za-z0-9][A-Za-z0-9._:@-]*"
+
 Image = Annotated[
     str,
     Field(
         max_length=512,
         json_schema_extra=rules(
             Rule(
-                "self == '' || self.matches('^[A-Za-z0-9][A-Za-z0-9._:/@-]*$')",
+                f"self == '' || self.matches('^{_PATH_PART}(/{_PATH_PART})*$')",
                 "write an image as registry.example.com/usher/NAME:TAG or with @sha256:DIGEST, no https:// or blanks",
             )
         ),
