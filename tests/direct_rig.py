@@ -127,9 +127,14 @@ class DirectRig:
         return backend
 
     async def create(self, offer: str, **create: Any) -> dict[str, Any]:
-        facts = {"request_id": secrets.token_hex(8), "offer": offer, "tenant": "test", "backend": "fake"}
-        advertise = (AdvertisedAddress(listener=1, host="192.0.2.1", port=3478),)
-        return self.sessions.create(CreateSession(advertise=advertise, **(facts | create))).model_dump()
+        facts = {
+            "request_id": secrets.token_hex(8),
+            "offer": offer,
+            "advertise": (AdvertisedAddress(listener=1, host="192.0.2.1", port=3478),),
+            "tenant": "test",
+            "backend": "fake",
+        }
+        return self.sessions.create(CreateSession.model_validate(facts | create)).model_dump()
 
     def close(self) -> None:
         self.ticker.stop()

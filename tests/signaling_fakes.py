@@ -77,6 +77,7 @@ class FakeTransceiver:
     refuses_token: bool = False
     region: str = ""
     backends: tuple[str, ...] | None = None
+    backend_fails: str = ""
     sessions: dict[str, FakeSession] = field(default_factory=dict)
     created: list[CreateSession] = field(default_factory=list)
     closed_requests: list[str] = field(default_factory=list)
@@ -127,6 +128,8 @@ class FakeTransceiver:
             return _error(self.bad_status, "bad_sdp", self.bad_offer)
         if self.backends is not None and asked.backend is not None and asked.backend not in self.backends:
             return _error(404, "unknown_backend", f"there is no backend {asked.backend!r}")
+        if self.backend_fails:
+            return _error(502, "backend_failed", self.backend_fails)
         if not self.load().accepts:
             return _error(503, "draining" if self.draining else "full", "no room")
         number = next(_sessions)

@@ -114,7 +114,10 @@ class Trickle(_Model):
 class SessionPath(_Model):
     """How a call travels, for support and the demo page."""
 
-    relay: str | None = Field(default=None, description="HOST:PORT of the listener in use, where it has one address")
+    relay: str | None = Field(
+        default=None,
+        description="HOST:PORT of the listener in use, where one address of it has the client's IP version",
+    )
     listener: int | None = None
     cluster: int
     pod: int

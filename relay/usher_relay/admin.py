@@ -116,6 +116,7 @@ class Admin:
 
     def _list_routes(self, request: Request) -> Response:
         source = asdict(self._routes())
+        source["age"] = None if source["age"] is None else round(source["age"], 3)
         return _listing("routes", request, self._engine.routes, {"source": source})
 
     def _list_flows(self, request: Request) -> Response:

@@ -5,6 +5,7 @@ Rules of placing:
 * One that does not answer in time may have made the session all the same, so it is told to close it.
 * An offer that a transceiver can't answer is the caller's fault, and no other transceiver is asked.
 * One that does not have the backend is well all the same; another one may have it.
+* A backend that can't be made is no reason to ask another transceiver: all of a pool are set up alike.
 """
 
 from __future__ import annotations
@@ -130,7 +131,10 @@ class Calls:
         return bool(self._regions.addresses(own, self._advertised)) and self._directory.serves(own)
 
     async def place(self, caller: Caller, offer: Offer) -> PlacedCall:
-        """Get an offer answered. Raises ApiError: the offer's fault, or 503 when nobody takes the call."""
+        """Get an offer answered.
+
+        Raises ApiError: the offer's fault, 502 when the backend can't be made, or 503 when nobody takes the call.
+        """
         addresses = self._regions.addresses(offer.region, self._advertised)
         if not addresses:
             message = "This server has no relay address to advertise to you. Its operator must add one."
@@ -240,7 +244,7 @@ class Calls:
     async def _try(self, transceiver: Transceiver, request: CreateSession, within: float) -> SessionCreated | None:
         """Try one transceiver; None when another should be tried.
 
-        Raises ApiError when the offer is at fault, _NoBackendError when the transceiver lacks the backend.
+        Raises ApiError when the offer is at fault or the backend fails, _NoBackendError when it is not there.
         """
         placement, route = self._directory.placement, transceiver.route
         timed = request.model_copy(update={"deadline_ms": max(1, int(within * 1000))})
@@ -258,6 +262,10 @@ class Calls:
                 self._metrics.placements.labels("no_backend").inc()
                 log.error("a transceiver lacks the backend", route=str(route), backend=request.backend)
                 raise _NoBackendError from None
+            if error.status == 502 and error.error.code == "backend_failed":
+                self._metrics.placements.labels("backend_failed").inc()
+                log.error("a backend can't be made", route=str(route), error=error.error.message)
+                raise ApiError(502, "backend_failed", f"The call was not placed: {error.error.message}.") from None
             if error.status == 503:
                 self._metrics.placements.labels("refused").inc()
                 placement.refused(route, self._now(), draining=error.error.code == "draining")

@@ -15,7 +15,11 @@ DIRECTORY = Path(__file__).parent / "pages"
 class _Assets(StaticFiles):
     """Static files that a browser asks about each time: a new release must not meet half of an old page."""
 
+    path = "/assets"
+    """The template of its route, for log and metrics: a mount puts none into the scope."""
+
     async def get_response(self, path: str, scope: Scope) -> Response:
+        scope["route"] = self
         response = await super().get_response(path, scope)
         response.headers["Cache-Control"] = "no-cache"
         return response
@@ -34,4 +38,4 @@ def add_pages(app: FastAPI) -> None:
 
     app.add_api_route("/", index, methods=["GET", "HEAD"], include_in_schema=False)
     app.add_api_route("/fleet", fleet, methods=["GET", "HEAD"], include_in_schema=False)
-    app.mount("/assets", _Assets(directory=DIRECTORY), name="assets")
+    app.mount(_Assets.path, _Assets(directory=DIRECTORY), name="assets")

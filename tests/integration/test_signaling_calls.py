@@ -165,6 +165,19 @@ async def test_a_bad_offer_is_answered_in_the_transceivers_words_and_tried_once(
     assert sum(len(fake.created) for fake in fakes) == 1
 
 
+async def test_a_backend_that_cannot_be_made_is_named_and_tried_once(tmp_path: Path) -> None:
+    words = "the backend 'metronome' could not be made; the transceiver's log says why"
+    fakes = [FakeTransceiver(pod=1, backend_fails=words), FakeTransceiver(pod=2, backend_fails=words)]
+    async with signaling(tmp_path, *fakes) as stack:
+        for number in (1, 2):
+            error = assert_error(await place(stack.client), 502, "backend_failed")
+            assert error["message"] == f"The call was not placed: {words}."
+            assert sum(len(fake.created) for fake in fakes) == number
+        for fake in fakes:
+            fake.backend_fails = ""
+        assert (await place(stack.client)).status_code == 201
+
+
 async def test_full_draining_dead_and_broken_transceivers_cost_a_try_not_the_call(tmp_path: Path) -> None:
     fakes = [FakeTransceiver(pod=number) for number in range(5)]
     async with signaling(tmp_path, *fakes) as stack:

@@ -219,6 +219,7 @@ async def test_metrics_count_by_route_template_and_status_and_by_outcome(tmp_pat
         await stack.client.get(url)
         await stack.client.get("/nothing/at/all")
         await stack.client.get("/assets/app.css")
+        await stack.client.get("/assets/nothing.js")
         await place(stack.client, headers={"Authorization": ""})
         stack.fleet.transceivers[0].max_sessions = 0
         await place(stack.client)
@@ -228,6 +229,8 @@ async def test_metrics_count_by_route_template_and_status_and_by_outcome(tmp_pat
         'usher_signaling_requests_total{route="/v1/realtime/calls",status="401"} 1.0',
         'usher_signaling_requests_total{route="/v1/realtime/calls",status="503"} 1.0',
         'usher_signaling_requests_total{route="/v1/realtime/calls/{call_id}",status="200"} 1.0',
+        'usher_signaling_requests_total{route="/assets",status="200"} 1.0',
+        'usher_signaling_requests_total{route="/assets",status="404"} 1.0',
         'usher_signaling_requests_total{route="unmatched",status="404"} 1.0',
         'usher_signaling_placements_total{outcome="placed"} 1.0',
         'usher_signaling_placements_total{outcome="refused"} 1.0',

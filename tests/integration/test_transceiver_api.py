@@ -164,6 +164,18 @@ async def test_a_create_that_is_wrong_is_refused_in_words(
         assert len(running.transceiver.sessions) == 0
 
 
+async def test_a_backend_that_cannot_be_made_is_a_502_that_names_it_and_not_the_reason(tmp_path: Path) -> None:
+    async with rig(tmp_path) as running:
+        running.transceiver.sessions._backends["broken"] = lambda config: config["sk-secret"]
+        answer = await running.post("/sessions", running.body(offer()) | {"backend": "broken"})
+        error = assert_error(answer, 502, "backend_failed").error
+        assert (error.type, error.param) == ("server_error", "backend")
+        assert "'broken'" in error.message
+        assert "secret" not in answer.text
+        assert len(running.transceiver.sessions) == 0
+        await running.create(offer())
+
+
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b"null", b"\xff"])
 async def test_what_is_no_json_object_is_refused(tmp_path: Path, body: bytes) -> None:
     async with rig(tmp_path) as running:

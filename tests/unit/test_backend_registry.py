@@ -2,8 +2,10 @@ import asyncio
 import sys
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.backend_call import WrittenCall
 from tests.media_tone import frequency
@@ -51,6 +53,69 @@ def test_a_broken_backend_is_left_out_unless_it_is_the_default(monkeypatch: pyte
     assert registry.load_backends("echo") == {"echo": EchoBackend}
     with pytest.raises(LocalError, match="could not be imported"):
         registry.load_backends("gone")
+
+
+class Whole:
+    audio = "pcm"
+
+    async def start(self, call: Any) -> None: ...
+    def on_audio(self, frame: Any) -> None: ...
+    def on_event(self, event: Any) -> bool:
+        return False
+
+    async def close(self, reason: str) -> None: ...
+
+
+def without(name: str) -> type:
+    """A backend that lacks one thing."""
+    return type("Half", (), {entry: value for entry, value in vars(Whole).items() if entry not in (name, "__dict__")})
+
+
+@pytest.mark.parametrize("name", ["audio", "start", "on_audio", "on_event", "close"])
+def test_a_class_that_is_no_whole_backend_ends_the_start_and_says_what_it_lacks(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "Half", without(name), raising=False)
+    installed(monkeypatch, ("half", f"{__name__}:Half"))
+    with pytest.raises(LocalError, match=f"the backend 'half' .* has no {name}.*it needs audio") as caught:
+        registry.load_backends("half")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_method_that_cannot_be_called_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "Odd", type("Odd", (Whole,), {"close": None}), raising=False)
+    installed(monkeypatch, ("odd", f"{__name__}:Odd"))
+    with pytest.raises(LocalError, match=r"has no close\(\)"):
+        registry.load_backend("odd")
+
+
+def of_another_kind(_config: Any) -> Any:
+    backend = Whole()
+    backend.audio = "wav"
+    return backend
+
+
+def raises(config: Any) -> Any:
+    return config["url"]
+
+
+@pytest.mark.parametrize(
+    ("factory", "problem"),
+    [
+        (raises, "KeyError: 'url'"),
+        (lambda _config: without("audio")(), "TypeError: Half has no audio"),
+        (lambda _config: None, "TypeError: NoneType has no audio, start, on_audio, on_event, close"),
+        (of_another_kind, "ValueError: expected audio = 'pcm' or 'opus', not 'wav'"),
+    ],
+)
+def test_what_makes_no_backend_is_logged_in_one_line_and_told_without_the_reason(factory: Any, problem: str) -> None:
+    with capture_logs() as entries, pytest.raises(registry.BackendFailedError) as caught:
+        registry.make_backend("mine", factory, {"secret": "s3cret"})
+    assert str(caught.value) == "the backend 'mine' could not be made; the transceiver's log says why"
+    line, traceback = entries
+    assert (line["log_level"], line["backend"], line["problem"]) == ("error", "mine", problem)
+    assert "exc_info" not in line
+    assert (traceback["log_level"], type(traceback["exc_info"]).__name__) == ("debug", problem.partition(":")[0])
 
 
 async def test_the_example_of_the_docs_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def transceiver_metrics() -> list[Metric]:
 async def signaling_metrics(folder: Path) -> list[Metric]:
     async with signaling(folder) as stack:
         paths = [route.path for route in stack.app.routes if isinstance(route, APIRoute)]
-        for path in [*paths, "/nothing-there"]:
+        for path in [*paths, "/assets/app.css", "/nothing-there"]:
             await stack.client.request("GET", path.replace("{call_id}", "rtc_1"))
         metrics = stack.app.state.services.metrics
         for outcome in called_with(calls, "labels") | called_with(calls, "_failed", 1):

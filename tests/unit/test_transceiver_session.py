@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from tests.direct_rig import DirectRig, FakeBackend
 from tests.ice_checks import path
@@ -19,6 +20,7 @@ from tests.virtual_loop import run_virtual
 from usher_core.datagram import DatagramClass, classify
 from usher_core.errors import LocalError, RemoteError
 from usher_transceiver.backends import registry
+from usher_transceiver.backends.registry import BackendFailedError
 from usher_transceiver.media.choose_codec import load_codec
 from usher_transceiver.media.codec import EncoderSettings
 from usher_transceiver.media.frame import FRAME_SAMPLES, SAMPLE_RATE
@@ -195,6 +197,67 @@ def test_a_backend_that_does_not_start_ends_the_call(tmp_path: Path, kind: str) 
         assert rig.backends[0].closed == ["backend_failed"]
 
     play(tmp_path, scenario, prepare=prepare, limits={"backend_start": 5.0})
+
+
+@pytest.mark.parametrize("what", ["raises", "is no backend"])
+def test_a_backend_that_cannot_be_made_makes_no_session_and_the_next_call_is_taken(tmp_path: Path, what: str) -> None:
+    def broken(config: Any) -> Any:
+        return config["url"] if what == "raises" else object()
+
+    async def scenario(rig: DirectRig, client: RawClient) -> None:
+        rig.sessions._backends["broken"] = broken
+        before, ufrags = len(rig.sessions), len(rig.mux._by_ufrag)
+        for _ in range(3):
+            with pytest.raises(BackendFailedError, match="the backend 'broken' could not be made"):
+                await rig.create(client.offer(), backend="broken")
+        assert (len(rig.sessions), len(rig.mux._by_ufrag)) == (before, ufrags)
+        assert rig.sessions.refused == {"backend_failed": 3}
+        await rig.create(client.offer())
+        assert len(rig.sessions) == before + 1
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("traceparent", [None, "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"])
+def test_the_log_names_the_trace_of_a_call_that_has_one(tmp_path: Path, traceparent: str | None) -> None:
+    async def scenario(rig: DirectRig, client: RawClient) -> None:
+        with capture_logs() as entries:
+            created = await rig.create(client.offer(), traceparent=traceparent)
+            session = rig.sessions.get(created["session_id"])
+            assert session is not None
+            session.end(EndReason.HANGUP)
+        (line,) = entries
+        assert line["session"] == created["session_id"]
+        assert line.get("trace") == traceparent
+        assert ("trace" in line) == (traceparent is not None)
+
+    play(tmp_path, scenario)
+
+
+def address(host: str, listener: int = 1) -> dict[str, Any]:
+    return {"listener": listener, "host": host, "port": 3478}
+
+
+@pytest.mark.parametrize(
+    ("advertise", "relay"),
+    [
+        ([address("192.0.2.1")], "192.0.2.1:3478"),
+        ([address("2001:db8::1"), address("192.0.2.1")], "192.0.2.1:3478"),
+        ([address("192.0.2.9", 2), address("192.0.2.1"), address("2001:db8::1")], "192.0.2.1:3478"),
+        ([address("192.0.2.1"), address("192.0.2.2")], None),
+        ([address("2001:db8::1")], None),
+    ],
+    ids=["one", "one of each version", "of another listener", "two of one version", "none of the version"],
+)
+def test_the_path_names_the_relay_address_where_only_one_can_be_meant(
+    tmp_path: Path, advertise: list[dict[str, Any]], relay: str | None
+) -> None:
+    async def scenario(rig: DirectRig, client: RawClient) -> None:
+        assert client.session.info(rig.clock()).path.relay is None
+        await client.connect()
+        assert client.session.info(rig.clock()).path.relay == relay
+
+    play(tmp_path, scenario, advertise=advertise)
 
 
 def test_audio_reaches_a_backend_only_after_it_started(tmp_path: Path) -> None:

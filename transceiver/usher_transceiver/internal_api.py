@@ -30,6 +30,7 @@ from usher_core.internal_api import (
     Trickle,
     error_answer,
 )
+from usher_transceiver.backends.registry import BackendFailedError
 from usher_transceiver.http_guard import HttpGuard
 from usher_transceiver.observer import SocketObserver
 from usher_transceiver.session import EndReason, Session
@@ -93,6 +94,10 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(LocalError)
     async def local(_request: Request, error: LocalError) -> Response:
         return _error(500, "transceiver", str(error))
+
+    @app.exception_handler(BackendFailedError)
+    async def backend_failed(_request: Request, error: BackendFailedError) -> Response:
+        return _error(502, "backend_failed", str(error), "backend")
 
     @app.exception_handler(ApiError)
     async def ours(_request: Request, error: ApiError) -> Response:

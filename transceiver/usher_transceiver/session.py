@@ -11,6 +11,7 @@ drains.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from usher_core.rtp import is_rtcp
 from usher_core.stun import StunMessage
 from usher_transceiver.backend_call import LiveCall
 from usher_transceiver.backends.protocol import AudioFrame, Backend, Event
+from usher_transceiver.backends.registry import log_fault
 from usher_transceiver.dtls import Dtls
 from usher_transceiver.events import ENVELOPE_BYTES, MAX_SESSION_BYTES, EventHub
 from usher_transceiver.ice import CheckOutcome, Expiry, IceAgent
@@ -158,7 +160,8 @@ class Session:
         )
         self.stream = AudioStream(facts.stream, codec, self._audio_to_backend, now)
         self._call = LiveCall(facts.session_id, facts.metadata, self.stream, self.events, self._backend_ends)
-        self._log = log.bind(session=facts.session_id, backend=facts.backend, trace=facts.traceparent)
+        trace = {} if facts.traceparent is None else {"trace": facts.traceparent}
+        self._log = log.bind(session=facts.session_id, backend=facts.backend, **trace)
 
     def start(self) -> None:
         """The answer is on its way: let the backend get ready. Needs a running loop."""
@@ -253,7 +256,7 @@ class Session:
             async with asyncio.timeout(self._limits.backend_start):
                 await self._backend.start(self._call)
         except Exception as error:  # noqa: BLE001 - a backend is somebody's code
-            self._log.error("the backend did not start", problem=f"{type(error).__name__}: {error}")
+            log_fault(self._log, "the backend did not start", error)
             self.end(EndReason.BACKEND_FAILED)
             return
         if self.state != "ended":
@@ -291,7 +294,7 @@ class Session:
             async with asyncio.timeout(BACKEND_CLOSE_LIMIT_S):
                 await self._backend.close(reason)
         except Exception as error:  # noqa: BLE001 - a backend is somebody's code
-            self._log.error("the backend did not close", problem=f"{type(error).__name__}: {error}")
+            log_fault(self._log, "the backend did not close", error)
 
     # Time
 
@@ -390,8 +393,14 @@ class Session:
     def _path(self) -> SessionPath:
         sending = self.participant.agent.sending
         listener = None if sending is None else sending.address.listener
-        # Where several addresses share a listener, nobody here knows which of them the client uses.
-        relays = [join_host_port(a.host, a.port) for a in self.facts.advertise if a.listener == listener]
+        # Where several addresses of a family share a listener, nobody here knows which of them the client uses.
+        relays = [
+            join_host_port(entry.host, entry.port)
+            for entry in self.facts.advertise
+            if sending is not None
+            and entry.listener == sending.address.listener
+            and (ipaddress.ip_address(entry.host).version == 6) == sending.address.is_ipv6
+        ]
         relay = relays[0] if len(relays) == 1 else None
         route = self.facts.route
         return SessionPath(relay=relay, listener=listener, cluster=route.cluster, pod=route.pod, worker=route.worker)

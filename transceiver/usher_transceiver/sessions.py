@@ -34,8 +34,8 @@ from usher_core.internal_api import (
     SessionList,
 )
 from usher_transceiver.aiortc_adapter import MAX_MESSAGE_SIZE
-from usher_transceiver.backends.protocol import BackendConfig, BackendFactory
-from usher_transceiver.backends.registry import load_backends
+from usher_transceiver.backends.protocol import Backend, BackendConfig, BackendFactory
+from usher_transceiver.backends.registry import BackendFailedError, load_backends, make_backend
 from usher_transceiver.certificate import Certificate
 from usher_transceiver.dtls import Dtls
 from usher_transceiver.expiring import ExpiringMap
@@ -202,7 +202,8 @@ class SessionRegistry:
     def create(self, request: CreateSession) -> SessionCreated:
         """Make a session and its answer.
 
-        Raises NotAdmittedError; RemoteError `bad_sdp` or `request_closed`; LocalError for an unknown backend.
+        Raises NotAdmittedError; RemoteError `bad_sdp`, `bad_advertise`, `session_too_large` or `request_closed`;
+        LocalError for an unknown backend; BackendFailedError for one that can't be made.
         """
         now = self.clock()
         known = self._requests.get(now, request.request_id)
@@ -226,8 +227,8 @@ class SessionRegistry:
     def _create(self, request: CreateSession) -> SessionCreated:
         offer = parse_offer(request.offer)
         name = request.backend or self._settings.backend
-        backend = self._factory(name)(self._settings.backend_config)
         candidates = _candidates(request)
+        backend = self._make_backend(name)
         ufrag, password = self._keys.make_ufrag(self._mux.knows_ufrag)
         session_id = secrets.token_hex(8)
         stream = self._stream_parameters(offer, backend.audio)
@@ -262,6 +263,13 @@ class SessionRegistry:
         self.created += 1
         return SessionCreated(session_id=session_id, answer=answer, ufrag=ufrag, load=self.load())
 
+    def _make_backend(self, name: str) -> Backend:
+        try:
+            return make_backend(name, self._factory(name), self._settings.backend_config)
+        except BackendFailedError:
+            self.refused["backend_failed"] += 1
+            raise
+
     def _factory(self, name: str) -> BackendFactory:
         try:
             return self._backends[name]
@@ -283,7 +291,7 @@ class SessionRegistry:
             encoder=_encoder_for(audio.max_bitrate, self._settings.encoder),
         )
 
-    def _add(self, facts: CallFacts, generation: Generation, backend: Any) -> None:
+    def _add(self, facts: CallFacts, generation: Generation, backend: Backend) -> None:
         session: Session
 
         def on_evict(path: Path) -> None:

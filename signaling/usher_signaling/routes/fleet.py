@@ -55,7 +55,11 @@ def _transceivers(services: Services) -> list[dict[str, Any]]:
             "draining": status.report is not None and status.report.load.draining,
             "sessions": status.report and status.report.load.sessions,
             "max_sessions": status.report and status.report.load.max_sessions,
-            "reported_s": status.report and status.report.age,
+            "reported_s": _rounded(status.report.age if status.report else None),
         }
         for status in services.directory.statuses()
     ]
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)

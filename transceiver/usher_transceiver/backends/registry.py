@@ -1,16 +1,27 @@
 """Finds backends by name among the entry points of installed distributions."""
 
+import inspect
 from importlib.metadata import EntryPoint, entry_points
-from typing import Final
+from typing import Final, get_args
 
 import structlog
+from structlog.typing import FilteringBoundLogger
 
 from usher_core.errors import LocalError
-from usher_transceiver.backends.protocol import BackendFactory
+from usher_transceiver.backends.protocol import AudioKind, Backend, BackendConfig, BackendFactory
 
 GROUP: Final = "usher.backends"
+KINDS: Final = get_args(AudioKind)
+METHODS: Final = ("start", "on_audio", "on_event", "close")
 
 log = structlog.get_logger()
+
+
+class BackendFailedError(Exception):
+    """A backend could not be made; the log says why."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the backend {name!r} could not be made; the transceiver's log says why")
 
 
 def names() -> list[str]:
@@ -37,7 +48,8 @@ def load_backends(default: str) -> dict[str, BackendFactory]:
 def load_backend(name: str) -> BackendFactory:
     """Import a backend and return what makes one per call. Do it once, at the start: importing may take seconds.
 
-    Raises LocalError when the name is unknown, used by two distributions, or cannot be imported.
+    Raises LocalError when the name is unknown, used by two distributions, or cannot be imported, and when it is a class
+    that lacks `audio` or a method. What a function returns is looked at when it is called, by `make_backend`.
     """
     found: list[EntryPoint] = list(entry_points(group=GROUP, name=name))
     if not found:
@@ -61,5 +73,37 @@ def load_backend(name: str) -> BackendFactory:
             f"the backend {name!r} ({found[0].value}) is no class or function",
             "name something that can be called with the configuration and returns a backend",
         )
+    if inspect.isclass(factory) and (fault := _fault(factory)):
+        raise LocalError(
+            f"the backend {name!r} ({found[0].value}) {fault}",
+            'it needs audio = "pcm" or "opus" in the class, and the methods start, on_audio, on_event and close',
+        )
     checked: BackendFactory = factory
     return checked
+
+
+def make_backend(name: str, factory: BackendFactory, config: BackendConfig) -> Backend:
+    """Make the backend of one call. Raises BackendFailedError when that raises, or what it returns is no backend."""
+    try:
+        backend = factory(config)
+        if fault := _fault(backend):
+            raise TypeError(f"{type(backend).__name__} {fault}")
+        if backend.audio not in KINDS:
+            raise ValueError(f"expected audio = 'pcm' or 'opus', not {backend.audio!r}")
+    except Exception as error:  # noqa: BLE001 - a backend is somebody's code
+        log_fault(log.bind(backend=name), "the backend could not be made", error)
+        raise BackendFailedError(name) from None
+    return backend
+
+
+def log_fault(to: FilteringBoundLogger, message: str, error: Exception) -> None:
+    """Log what a backend raised, in one line; where it was raised only at level debug."""
+    to.error(message, problem=f"{type(error).__name__}: {error}")
+    to.debug(message, exc_info=error)
+
+
+def _fault(backend: object) -> str:
+    """Say what a backend or its class lacks, "" for nothing."""
+    lacks = [name for name in ("audio", *METHODS) if not hasattr(backend, name)]
+    lacks += [f"{name}()" for name in METHODS if name not in lacks and not callable(getattr(backend, name))]
+    return f"has no {', '.join(lacks)}" if lacks else ""
