@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import assume
+from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from usher_operator.actions import Manifest, Reference
 from usher_operator.election import Election, Elector, Timing
@@ -144,108 +143,100 @@ class Replica:
         return time * self.rate + self.offset
 
 
-class Split(RuleBasedStateMachine):
+class Network:
     """Replicas whose requests and answers are delayed, lost and late, whose clocks differ, and that are paused.
 
-    A pause needs no rule of its own: a process that is not asked to do anything while the time goes on is paused. What
-    it believes is looked at all the time.
+    A pause needs no step of its own: a process that is not asked to do anything while the time goes on is paused. What
+    it believes is looked at after each step.
     """
 
-    @initialize(
-        rates=st.lists(st.sampled_from([0.85, 1.0, 1.15]), min_size=2, max_size=3),
-        offsets=st.lists(st.floats(-1e6, 1e6), min_size=3, max_size=3),
-    )
-    def start(self, rates: list[float], offsets: list[float]) -> None:
+    def __init__(self, clocks: list[tuple[float, float]]) -> None:
         self.time = 0.0
-        self.starts = itertools.count(1)
         self.server = LeaseServer()
-        self.replicas = [
-            Replica(candidate(f"r{number}"), rate, offset)
-            for number, (rate, offset) in enumerate(zip(rates, offsets, strict=False))
-        ]
+        self.starts = itertools.count(1)
+        self.replicas = [Replica(self._new(), rate, offset) for rate, offset in clocks]
 
-    @rule(seconds=st.sampled_from([0.01, 1, 2, 4, 9, 10.5, 15, 18, 40]))
-    def time_goes_on(self, seconds: float) -> None:
-        self.time += seconds
+    def _new(self) -> Election:
+        return candidate(f"start-{next(self.starts)}")
 
-    def _replica(self, index: int) -> Replica:
-        return self.replicas[index % len(self.replicas)]
+    def round_goes_well(self, replica: Replica) -> None:
+        if replica.answer is None and replica.wish is None:
+            take_turn(replica.election, self.server, replica.now(self.time))
 
-    @rule(index=st.integers(0, 2))
-    def a_read_reaches_the_server(self, index: int) -> None:
-        replica = self._replica(index)
-        assume(replica.answer is None and replica.wish is None)
-        replica.answer = ("read", self.server.read())
+    def read_reaches_server(self, replica: Replica) -> None:
+        if replica.answer is None and replica.wish is None:
+            replica.answer = ("read", self.server.read())
 
-    @rule(index=st.integers(0, 2))
-    def a_replica_sends_its_wish(self, index: int) -> None:
-        replica = self._replica(index)
-        assume(replica.answer is not None and replica.answer[0] == "read")
-        assert replica.answer is not None
-        now = replica.now(self.time)
-        replica.election.saw(replica.answer[1], now)
-        replica.answer = None
-        replica.wish = replica.election.wish(now, self.time)
-        replica.sent_at = now
+    def read_is_answered_and_wish_sent(self, replica: Replica) -> None:
+        if replica.answer is not None and replica.answer[0] == "read":
+            now = replica.now(self.time)
+            replica.election.saw(replica.answer[1], now)
+            replica.answer = None
+            replica.wish = replica.election.wish(now, self.time)
+            replica.sent_at = now
 
-    @rule(index=st.integers(0, 2))
-    def a_write_reaches_the_server(self, index: int) -> None:
-        replica = self._replica(index)
-        assume(replica.wish is not None and replica.answer is None)
-        assert replica.wish is not None
-        try:
-            replica.answer = ("written", self.server.write(replica.wish))
-        except ConflictError:
-            replica.answer = ("refused", None)
+    def write_reaches_server(self, replica: Replica) -> None:
+        if replica.wish is not None and replica.answer is None:
+            try:
+                replica.answer = ("written", self.server.write(replica.wish))
+            except ConflictError:
+                replica.answer = ("refused", None)
 
-    @rule(index=st.integers(0, 2))
-    def a_replica_gets_the_answer_to_its_write(self, index: int) -> None:
-        replica = self._replica(index)
-        assume(replica.wish is not None and replica.answer is not None)
-        assert replica.answer is not None
-        if replica.answer[0] == "written":
-            replica.election.wrote(replica.answer[1], replica.sent_at, replica.now(self.time))
-        replica.answer = replica.wish = None
+    def write_is_answered(self, replica: Replica) -> None:
+        if replica.wish is not None and replica.answer is not None:
+            if replica.answer[0] == "written":
+                replica.election.wrote(replica.answer[1], replica.sent_at, replica.now(self.time))
+            replica.answer = replica.wish = None
 
-    @rule(index=st.integers(0, 2))
-    def a_replica_gives_a_request_up(self, index: int) -> None:
-        replica = self._replica(index)
+    def request_is_given_up(self, replica: Replica) -> None:
         if replica.wish is not None and replica.answer is None:
             replica.lost.append(replica.wish)
         replica.answer = replica.wish = None
 
-    @rule(index=st.integers(0, 2))
-    def a_write_that_was_given_up_reaches_the_server(self, index: int) -> None:
-        replica = self._replica(index)
-        assume(replica.lost)
-        with contextlib.suppress(ConflictError):
-            self.server.write(replica.lost.pop(0))
+    def lost_write_reaches_server_after_all(self, replica: Replica) -> None:
+        if replica.lost:
+            with contextlib.suppress(ConflictError):
+                self.server.write(replica.lost.pop(0))
 
-    @rule(index=st.integers(0, 2))
-    def a_whole_round_goes_well(self, index: int) -> None:
-        replica = self._replica(index)
-        assume(replica.answer is None and replica.wish is None)
-        take_turn(replica.election, self.server, replica.now(self.time))
-
-    @precondition(lambda self: any(r.election.leads(r.now(self.time)) for r in self.replicas))
-    @rule(index=st.integers(0, 2), arrives=st.booleans())
-    def one_ends_cleanly_and_starts_anew(self, index: int, arrives: bool) -> None:
-        replica = self._replica(index)
-        lease = replica.election.resign(self.time)
-        if lease is not None:
+    def ends_cleanly_and_starts_anew(self, replica: Replica) -> None:
+        if lease := replica.election.resign(self.time):
             replica.lost.append(lease)
-            if arrives:
-                self.a_write_that_was_given_up_reaches_the_server(index)
+        assert not replica.election.leads(replica.now(self.time))
         replica.answer = replica.wish = None
-        replica.election = candidate(f"r{index}-{next(self.starts)}")
+        replica.election = self._new()
 
-    @invariant()
-    def one_leads_at_most(self) -> None:
-        leaders = [r for r in getattr(self, "replicas", ()) if r.election.leads(r.now(self.time))]
-        assert len(leaders) <= 1
+    def leaders(self) -> int:
+        return sum(replica.election.leads(replica.now(self.time)) for replica in self.replicas)
 
 
-TestSplit = Split.TestCase
+STEPS = [
+    Network.round_goes_well,
+    Network.round_goes_well,
+    Network.read_reaches_server,
+    Network.read_is_answered_and_wish_sent,
+    Network.write_reaches_server,
+    Network.write_is_answered,
+    Network.request_is_given_up,
+    Network.lost_write_reaches_server_after_all,
+    Network.ends_cleanly_and_starts_anew,
+]
+
+
+@given(
+    clocks=st.lists(st.tuples(st.sampled_from([0.85, 1.0, 1.15]), st.floats(-1e6, 1e6)), min_size=2, max_size=3),
+    steps=st.lists(
+        st.tuples(st.sampled_from([0, 0, 0, 1, 4, 9.5, 11.5, 13.1, 18]), st.sampled_from(STEPS), st.integers(0, 2)),
+        min_size=30,
+        max_size=120,
+    ),
+)
+def test_two_never_lead_at_once(clocks: list[tuple[float, float]], steps: list[tuple[float, Any, int]]) -> None:
+    network = Network(clocks)
+    for seconds, step, index in steps:
+        network.time += seconds
+        assert network.leaders() <= 1
+        step(network, network.replicas[index % len(network.replicas)])
+        assert network.leaders() <= 1
 
 
 class SlowApi:
