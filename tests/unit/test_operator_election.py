@@ -239,6 +239,22 @@ def test_two_never_lead_at_once(clocks: list[tuple[float, float]], steps: list[t
         assert network.leaders() <= 1
 
 
+RATES = (0.85, 1.0, 1.15)
+
+
+@pytest.mark.parametrize("rates", list(itertools.product(RATES, RATES)))
+def test_two_never_lead_at_once_whenever_each_has_its_turn(rates: tuple[float, float]) -> None:
+    """All short courses of two replicas whose rounds take no time."""
+    turns = list(itertools.product((0, 4, 9.5, 11.5, 13.1), (0, 1)))
+    for course in itertools.product(turns, repeat=3):
+        network = Network([(rates[0], 5.0), (rates[1], -5.0)])
+        network.round_goes_well(network.replicas[0])
+        for seconds, index in course:
+            network.time += seconds
+            network.round_goes_well(network.replicas[index])
+            assert network.leaders() <= 1, course
+
+
 class SlowApi:
     """A KubeApi of one Lease, whose answers can be held back."""
 
