@@ -60,7 +60,7 @@ async def test_what_waited_too_long_is_late_and_what_came_just_now_is_not() -> N
     collector = Collector()
     with sender() as relay:
         relay.sendto(b"old", shared.address)
-        time.sleep(LATE_S + 0.05)  # as a process that stands still
+        await asyncio.sleep(LATE_S + 0.05)  # nobody reads yet
         relay.sendto(b"new", shared.address)
         shared.start(collector)
         await until(lambda: len(collector.datagrams) == 2, "both read")

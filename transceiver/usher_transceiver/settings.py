@@ -92,7 +92,7 @@ class TransceiverSettings(ProgramSettings):
         default=4_194_304,
         ge=65_536,
         le=1 << 30,
-        description="bytes of the hop socket's receive and send buffers: 1 s of 100 calls, so that a stall loses no check."
+        description="bytes of the hop socket's receive and send buffers: 1 s of 100 calls: a stall loses no check."
         " Audio that waits longer than 200 ms in it is dropped",
     )
     debug: bool = Field(default=False, description="asyncio's debug mode: slow callbacks are logged; costs CPU")
