@@ -274,8 +274,8 @@ def test_the_second_make_up_is_ready_in_5_s(tmp_path: Path) -> None:
         assert line.startswith("ready http://127.0.0.1:"), (tmp_path / "log").read_text()
         return took
 
-    # The better one of two: others may use this machine too.
-    assert min(seconds_until_ready(), seconds_until_ready()) < 5
+    # One of two: others may use this machine too.
+    assert seconds_until_ready() < 5 or seconds_until_ready() < 5
 
 
 def test_signaling_knows_the_relays_and_the_transceivers(tmp_path: Path) -> None:
