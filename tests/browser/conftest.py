@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, Playwright, async_playwright
 
+from tests.browser.fickle import FickleBackend
 from tests.browser.hearing import write_tone
 from tests.browser.stack import Stack, usher_up
 from tests.tools import find
@@ -43,6 +44,19 @@ def usher_with_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """With an API key, so that pages of any origin may call."""
     folder = tmp_path_factory.mktemp("usher-with-key")
     with usher_up(folder, "--relays", "2", "--transceivers", "2", key=API_KEY) as stack:
+        yield stack
+
+
+@pytest.fixture(scope="session")
+def fickle(tmp_path_factory: pytest.TempPathFactory) -> FickleBackend:
+    return FickleBackend(tmp_path_factory.mktemp("fickle"))
+
+
+@pytest.fixture(scope="session")
+def usher_with_fickle(tmp_path_factory: pytest.TempPathFactory, fickle: FickleBackend) -> Iterator[Stack]:
+    """With a backend that fails when a test says so."""
+    folder = tmp_path_factory.mktemp("usher-with-fickle")
+    with usher_up(folder, "--backend", fickle.name, modules=fickle.folder) as stack:
         yield stack
 
 

@@ -36,12 +36,16 @@ class Stack:
 
 
 @contextmanager
-def usher_up(folder: Path, *flags: str, key: str = "") -> Iterator[Stack]:
-    """Runs `usher up` with its log in `folder`; raises AssertionError with that log when it does not get ready."""
+def usher_up(folder: Path, *flags: str, key: str = "", modules: Path | None = None) -> Iterator[Stack]:
+    """Runs `usher up` with its log in `folder`; raises AssertionError with that log when it does not get ready.
+
+    `modules`: a folder of further distributions.
+    """
     state_file, log_file = folder / "state.json", folder / "usher-up.log"
     command = [str(Path(sys.executable).with_name("usher")), "up", "--http", "127.0.0.1:0", "--udp", "127.0.0.1:0"]
     command += ["--state-file", str(state_file), *flags, *(["--api-key", key] if key else [])]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("USHER_")}
+    clean |= {"PYTHONPATH": str(modules)} if modules else {}
     with log_file.open("wb") as log, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env=clean) as up:
         try:
             url = _ready_url(up, log_file)

@@ -191,6 +191,7 @@ async def test_the_fleet_asks_for_a_key_refuses_the_wrong_ones_and_takes_the_rig
     await page.goto(f"{usher_with_key.url}/fleet")
     await expect(page.get_by_role("status")).to_have_text("API key needed")
     await expect(page.get_by_label("API key")).to_be_focused()
+    await expect(page.get_by_role("heading", name="This server asks for an API key")).to_be_visible()
     await expect(page.get_by_role("table")).to_have_count(0)
 
     made = await page.request.post(
@@ -228,6 +229,25 @@ async def test_the_fleet_says_that_the_server_is_gone_and_goes_on_when_it_is_bac
 
     await page.context.set_offline(False)
     await expect(page.get_by_role("alert")).to_be_hidden()
+
+
+async def test_on_a_phone_the_fleet_shows_every_number_with_its_name_within_the_screen(page: Page, usher: Stack):
+    await page.set_viewport_size({"width": 375, "height": 812})
+    await page.goto(f"{usher.url}/fleet")
+    await expect(page.locator("#relays tr")).to_have_count(2)
+    await expect(page.locator(".page")).to_be_visible()
+    for table, names in (
+        ("transceivers", ["Region", "State", "Sessions", "Reported"]),
+        ("relays", ["State", "Flows", "Packets", "Dropped"]),
+    ):
+        for name in names:
+            cells = await page.locator(f"#{table} td[data-label={name}]").all()
+            assert len(cells) == 2
+            for cell in cells:
+                box = await cell.bounding_box()
+                assert box is not None
+                assert 0 <= box["x"] <= box["x"] + box["width"] <= 375
+    assert await page.locator(".scroll").evaluate_all("(them) => them.every((it) => it.scrollWidth <= it.clientWidth)")
 
 
 async def test_a_fleet_of_none_says_so(page: Page, usher: Stack):

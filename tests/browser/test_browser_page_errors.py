@@ -2,11 +2,13 @@
 
 import json
 import re
+from functools import partial
 
 import pytest
 from playwright.async_api import Page, Route, expect
 
 from tests.browser.conftest import API_KEY, Launcher, new_page
+from tests.browser.fickle import FickleBackend
 from tests.browser.stack import Stack
 
 pytestmark = [pytest.mark.timed, pytest.mark.needs("chromium"), pytest.mark.asyncio(loop_scope="module")]
@@ -25,10 +27,14 @@ async def expect_problem(page: Page, title: str, advice: str) -> None:
 
 async def test_a_key_is_asked_for_refused_and_then_taken(page: Page, usher_with_key: Stack):
     await page.goto(usher_with_key.url)
-    await expect(page.get_by_label("API key")).to_be_hidden()
+    await expect(page.get_by_role("status")).to_have_text("API key needed")
+    await expect(page.get_by_label("API key")).to_be_focused()
+    await expect(page.locator("#hint")).to_contain_text("Enter your API key")
+    await expect(page.get_by_role("alert")).to_be_hidden()
 
     await page.get_by_role("button", name="Start the call").click()
     await expect_problem(page, "This server asks for an API key", "Enter the key")
+    await expect(page.get_by_role("alert")).not_to_contain_text("Authorization")
     await expect(page.get_by_label("API key")).to_be_focused()
 
     await page.keyboard.type("sk-not-this-one")
@@ -53,6 +59,54 @@ async def test_a_key_stays_in_its_tab(page: Page, usher_with_key: Stack):
     another = await page.context.new_page()
     await press(another, usher_with_key.url)
     await expect_problem(another, "This server asks for an API key", "Enter the key")
+
+
+async def test_a_stored_key_that_is_refused_is_asked_for_again_at_once(page: Page, usher_with_key: Stack):
+    await page.add_init_script("sessionStorage.setItem('usher-api-key', 'sk-of-yesterday')")
+    await page.goto(usher_with_key.url)
+
+    await expect(page.get_by_role("status")).to_have_text("API key needed")
+    await expect_problem(page, "The key was refused", "not known here")
+    await expect(page.get_by_label("API key")).to_be_focused()
+
+
+@pytest.mark.parametrize("when", ["made", "started", "spoken to"])
+async def test_a_backend_that_fails_is_said_to_have_failed_and_at_once(
+    page: Page, usher_with_fickle: Stack, fickle: FickleBackend, when: str
+):
+    fickle.fail_when(when)
+    await press(page, usher_with_fickle.url)
+
+    await expect_problem(page, "The backend failed", "the transceiver's log says why")
+    await expect(page.locator("#problem-detail")).to_contain_text("fickle")
+    await expect(page.get_by_role("status")).to_have_text("Call failed")
+
+    fickle.fail_when("never")
+    await page.get_by_role("button", name="Try again").click()
+    await page.wait_for_selector("body[data-phase=live]")
+    await expect(page.get_by_role("alert")).to_be_hidden()
+
+
+async def test_a_backend_that_fails_while_no_packet_comes_through_is_named_and_not_the_firewall(
+    page: Page, usher: Stack
+):
+    await page.route(f"{usher.calls_url}/*", partial(answer_ended, reason="backend_failed"))
+    await page.route(usher.calls_url, to_nowhere)
+    await press(page, usher.url)
+
+    await expect_problem(page, "The backend failed", "the transceiver's log says why")
+
+
+async def answer_ended(route: Route, reason: str) -> None:
+    """As `GET` of a call that has ended."""
+    await route.fulfill(json={"state": "ended", "end_reason": reason, "backend": "echo"})
+
+
+async def to_nowhere(route: Route) -> None:
+    """The server's answer with an address where nobody listens."""
+    answered = await route.fetch()
+    sdp = re.sub(r"(a=candidate:\S+ \d+ \S+ \d+) \S+ \d+ ", r"\1 127.0.0.1 9 ", await answered.text())
+    await route.fulfill(response=answered, body=sdp)
 
 
 async def test_no_microphone(launch: Launcher, usher: Stack):
@@ -101,11 +155,6 @@ async def test_the_network_is_gone(page: Page, usher: Stack):
 
 
 async def test_blocked_udp_names_the_address_that_must_pass(page: Page, usher: Stack):
-    async def to_nowhere(route: Route) -> None:
-        answered = await route.fetch()
-        sdp = re.sub(r"(a=candidate:\S+ \d+ \S+ \d+) \S+ \d+ ", r"\1 127.0.0.1 9 ", await answered.text())
-        await route.fulfill(response=answered, body=sdp)
-
     await page.clock.install()
     await page.route(usher.calls_url, to_nowhere)
     await press(page, usher.url)

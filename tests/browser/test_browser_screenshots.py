@@ -11,7 +11,7 @@ from tests.browser.test_browser_page import SCHEMES, start_call
 
 pytestmark = [pytest.mark.timed, pytest.mark.needs("chromium"), pytest.mark.asyncio(loop_scope="module")]
 
-SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
+SIZES = {"desktop": (1280, 900), "phone": (375, 812)}
 
 
 async def pictures(page: Page, folder: Path, name: str) -> None:
@@ -51,7 +51,15 @@ async def test_pictures_of_the_fleet(page: Page, usher: Stack, usher_with_key: S
     await expect(page.locator("#relays tr")).to_have_count(2)
     await pictures(page, folder, "fleet")
     await page.goto(f"{usher_with_key.url}/fleet")
+    await expect(page.get_by_label("API key")).to_be_visible()
+    await pictures(page, folder, "fleet-key")
     await page.get_by_label("API key").fill("sk-not-this-one")
     await page.keyboard.press("Enter")
     await expect(page.get_by_role("alert")).to_be_visible()
     await pictures(page, folder, "fleet-locked")
+
+
+async def test_pictures_of_a_page_that_needs_a_key(page: Page, usher_with_key: Stack, folder: Path):
+    await page.goto(usher_with_key.url)
+    await expect(page.get_by_label("API key")).to_be_visible()
+    await pictures(page, folder, "key")

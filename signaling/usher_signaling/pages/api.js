@@ -4,6 +4,8 @@ import { Problem } from "./problems.js";
 const API = new URL("v1/", document.baseURI);
 export const CALLS = new URL("realtime/calls", API);
 const ANSWER_WITHIN_MS = 15_000;
+/** For what a person should not have to wait for. */
+const TOLD_WITHIN_MS = 2_000;
 
 const authorization = (key) => (key ? { Authorization: `Bearer ${key}` } : {});
 
@@ -17,9 +19,11 @@ async function refusal(response, key, more = {}) {
   } catch {
     // Not our JSON: a proxy answered. The status alone has to do.
   }
+  if (response.status === 401 && !key) return new Problem("key-needed"); // the server's words are for programs
   const detail = `HTTP ${response.status}${said.message ? `: ${said.message}` : ""}`;
+  if (said.code === "backend_failed") return new Problem("backend-failed", detail);
   const forbidden = said.code === "api_key_required" ? "key-refused" : "forbidden";
-  const codes = { 401: key ? "key-refused" : "key-needed", 403: forbidden, 404: "no-server", 405: "no-server", 429: "too-many", ...more };
+  const codes = { 401: "key-refused", 403: forbidden, 404: "no-server", 405: "no-server", 429: "too-many", ...more };
   return new Problem(codes[response.status] ?? "server", detail);
 }
 
@@ -59,14 +63,17 @@ export async function placeCall(offer, secret, key, signal) {
   return { answer: text, url: location && new URL(location, from) };
 }
 
-/** Names of the backends that a caller may choose; empty when the server does not tell. */
+/** Names of the backends that a caller may choose; empty when the server does not tell. Throws Problem for want of a key. */
 export async function listBackends(key) {
+  let response;
   try {
-    const response = await fetch(new URL("models", API), { headers: authorization(key), cache: "no-store" });
-    return response.ok ? (await response.json()).data.map(({ id }) => id) : [];
+    response = await fetch(new URL("models", API), { headers: authorization(key), cache: "no-store" });
+    if (response.ok) return (await response.json()).data.map(({ id }) => id);
   } catch {
     return [];
   }
+  if (response.status === 401) throw await refusal(response, key);
+  return [];
 }
 
 /** Relays and transceivers as the server sees them. Throws Problem. */
@@ -91,7 +98,7 @@ export function openSideBand(callId, key) {
 /** What the server tells about the call, or null: it is information only, a call goes on without it. */
 export async function describeCall(url, key) {
   try {
-    const response = await fetch(url, { headers: authorization(key), cache: "no-store" });
+    const response = await fetch(url, { headers: authorization(key), cache: "no-store", signal: AbortSignal.timeout(TOLD_WITHIN_MS) });
     return response.ok ? await response.json() : null;
   } catch {
     return null;
@@ -101,7 +108,8 @@ export async function describeCall(url, key) {
 /** Frees the call on the server at once. Also works while the page is being closed. */
 export async function hangUp(url, key) {
   try {
-    await fetch(`${url}/hangup`, { method: "POST", headers: authorization(key), keepalive: true });
+    const signal = AbortSignal.timeout(TOLD_WITHIN_MS);
+    await fetch(`${url}/hangup`, { method: "POST", headers: authorization(key), keepalive: true, signal });
   } catch {
     // The server notices by itself: DTLS close_notify, or no packets.
   }

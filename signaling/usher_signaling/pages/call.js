@@ -1,5 +1,5 @@
 // One WebRTC call: microphone in, one peer connection, one data channel. Knows nothing of the page around it.
-import { hangUp, mintSecret, placeCall } from "./api.js";
+import { describeCall, hangUp, mintSecret, placeCall } from "./api.js";
 import { microphoneProblem, Problem } from "./problems.js";
 
 // The server forgets a call whose first packet has not come after 15 s.
@@ -13,7 +13,8 @@ const CHECK_FIRST_AUDIO_MS = 10;
  *   remote      detail = MediaStream
  *   message     detail = {direction: "in"|"out", text}
  *   unsteady    detail = boolean, whether packets have stopped coming
- *   ended       detail = {problem: Problem or null, byServer: boolean}, exactly once
+ *   ended       detail = {problem: Problem or null, byServer: boolean, reason: what the server says, if it ended the call}, exactly once,
+ *               and the last
  */
 export class Call extends EventTarget {
   #key;
@@ -58,8 +59,13 @@ export class Call extends EventTarget {
     for (const track of this.microphone?.getTracks() ?? []) track.enabled = !quiet;
   }
 
-  async hangUp() {
+  hangUp() {
     this.#end(null);
+  }
+
+  /** The server has said that the call is over; packets may never say so. */
+  endedByServer() {
+    this.#end(null, true);
   }
 
   async #openMicrophone() {
@@ -110,6 +116,7 @@ export class Call extends EventTarget {
     } catch (error) {
       throw new Problem("server", `the answer could not be used: ${error.message}`);
     }
+    if (this.#ended) return;
     this.#watchDtls(pc);
     this.#later(CONNECT_WITHIN_MS, () => {
       if (!this.#reached.has("ice")) this.#end(new Problem("ice-failed", advertised(pc)));
@@ -171,18 +178,25 @@ export class Call extends EventTarget {
   }
 
   #tell(type, detail) {
+    if (this.#ended && type !== "ended") return;
     this.dispatchEvent(new CustomEvent(type, { detail }));
   }
 
-  #end(problem, byServer = false) {
+  async #end(problem, byServer = false) {
     if (this.#ended) return;
     this.#ended = true;
     this.#abort.abort();
     for (const timer of this.#timers) clearTimeout(timer);
-    if (this.url) hangUp(this.url, this.#key);
-    this.connection?.close();
     if (this.microphone) stop(this.microphone);
-    this.#tell("ended", { problem, byServer });
+    // From here packets that stay away look the same whatever has happened there.
+    const told = this.url && (problem || byServer) ? await describeCall(this.url, this.#key) : null;
+    const over = byServer || told?.state === "ended";
+    const reason = (over && told?.end_reason) || null;
+    if (reason === "backend_failed") problem = new Problem("backend-failed", `backend ${told.backend}: ${reason}`);
+    this.#tell("ended", { problem, byServer, reason });
+    // Before the goodbye over DTLS: after it the server would not know the call any more.
+    if (this.url && !over) await hangUp(this.url, this.#key);
+    this.connection?.close();
   }
 }
 

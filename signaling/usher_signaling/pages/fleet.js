@@ -8,9 +8,10 @@ const EVERY_MS = 1000;
 const $ = (id) => document.getElementById(id);
 const count = new Intl.NumberFormat("en");
 
-function cell(content, className = "") {
+/** On a phone the label stands beside its value, in place of the head. */
+function cell(label, content) {
   const made = document.createElement("td");
-  if (className) made.className = className;
+  made.dataset.label = label;
   made.append(content);
   return made;
 }
@@ -40,15 +41,24 @@ function transceiver({ route, region, live, placeable, draining, sessions, max_s
   const meter = document.createElement("meter");
   Object.assign(meter, { min: 0, max: max_sessions ?? 1, value: sessions ?? 0 });
   meter.setAttribute("aria-label", `sessions of ${route}`);
-  return row(route, [cell(region || "–"), cell(state), cell(known(sessions, (v) => `${v} of ${max_sessions}`)), cell(meter, "gauge"), cell(known(reported_s, (v) => `${v.toFixed(1)} s ago`))]);
+  const gauge = cell("", meter);
+  gauge.className = "gauge";
+  return row(route, [
+    cell("Region", region || "–"),
+    cell("State", state),
+    cell("Sessions", known(sessions, (v) => `${v} of ${max_sessions}`)),
+    gauge,
+    cell("Reported", known(reported_s, (v) => `${v.toFixed(1)} s ago`)),
+  ]);
 }
 
 function relay({ address, ready, reason, flows, packets, drops }) {
-  return row(address, [cell(ready ? tag("ready", "good") : tag(reason || "not ready", "bad")), cell(known(flows)), cell(known(packets)), cell(known(drops))]);
+  const state = ready ? tag("ready", "good") : tag(reason || "not ready", "bad");
+  return row(address, [cell("State", state), cell("Flows", known(flows)), cell("Packets", known(packets)), cell("Dropped", known(drops))]);
 }
 
 function showTables(known) {
-  for (const card of document.querySelectorAll("main > .card")) card.hidden = !known;
+  for (const card of document.querySelectorAll("main > section")) card.hidden = !known;
 }
 
 /** Only what is new: a screen reader reads out each change. */

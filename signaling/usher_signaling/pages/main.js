@@ -4,11 +4,12 @@ import { Call } from "./call.js";
 import { EventLog } from "./events.js";
 import { forgetKey, keepKey, storedKey } from "./key.js";
 import { Level, loudness, Wave } from "./meters.js";
-import { endingInWords, missing } from "./problems.js";
+import { endingInWords, missing, Problem } from "./problems.js";
 import { StatsReader } from "./stats.js";
 import * as snippet from "./snippet.js";
 import * as view from "./view.js";
 
+const STATE_EVERY_MS = 1000; // while connecting
 const STATS_EVERY_MS = 1000;
 const METER_TEXT_EVERY_MS = 500;
 const MOST_READINGS = 60;
@@ -41,7 +42,7 @@ class Visit {
     on("remote", (stream) => this.#onRemote(stream));
     on("message", ({ direction, text }) => log.message(direction, text));
     on("unsteady", (unsteady) => this.#onUnsteady(unsteady));
-    on("ended", ({ problem, byServer }) => this.#onEnded(problem, byServer, onEnd));
+    on("ended", (end) => this.#onEnded(end, onEnd));
   }
 
   start() {
@@ -103,6 +104,7 @@ class Visit {
     if (name === "answer" && this.#call.url) {
       log.note(`call ${this.#call.id}`, at);
       this.#describe();
+      this.#timer = setInterval(() => this.#describe(), STATE_EVERY_MS);
     }
     if (name === "ice") view.lightPath("relay");
     if (name === "dtls") this.#onLive();
@@ -125,6 +127,7 @@ class Visit {
     view.offerSideBand(Boolean(this.#call.url));
     view.lightPath("audio" in this.#stages ? "backend" : "transceiver");
     this.#stats = new StatsReader(this.#call.connection);
+    clearInterval(this.#timer);
     this.#timer = setInterval(() => this.#readStats(), STATS_EVERY_MS);
     this.#readStats();
   }
@@ -143,17 +146,13 @@ class Visit {
     if (!this.#call.url) return;
     const told = await describeCall(this.#call.url, this.#key);
     if (!told) return;
+    if (told.state === "ended") this.#call.endedByServer();
     const { path = {}, backend, timings } = told;
     if (path.relay && !this.#stats) view.showFact("relay", path.relay);
     const owner = [path.cluster !== undefined && `cluster ${path.cluster}`, seat(path.transceiver)].filter(Boolean);
     if (owner.length) view.showFact("transceiver", owner.join("\n"));
     if (backend) view.showFact("backend", backend);
     if (timings) view.showServerTimings(timings);
-  }
-
-  async #explainEnd() {
-    const told = this.#call.url && (await describeCall(this.#call.url, this.#key));
-    if (told && document.body.dataset.phase === "left") view.showHint(endingInWords(told.end_reason));
   }
 
   #onUnsteady(unsteady) {
@@ -174,7 +173,7 @@ class Visit {
     this.#frame = requestAnimationFrame((then) => this.#onFrame(then));
   }
 
-  #onEnded(problem, byServer, onEnd) {
+  #onEnded({ problem, byServer, reason }, onEnd) {
     clearInterval(this.#timer);
     this.#timer = 0;
     cancelAnimationFrame(this.#frame);
@@ -191,8 +190,8 @@ class Visit {
     view.showPhase(phaseAfter(problem, byServer));
     log.note(problem ? `ended: ${problem.code ?? problem}` : byServer ? "the server ended the call" : "call ended");
     if (problem) fail(problem);
+    else if (byServer) view.showHint(endingInWords(reason));
     onEnd();
-    if (byServer) this.#explainEnd();
   }
 }
 
@@ -228,14 +227,26 @@ function press() {
     view.showPhase("failed");
     return view.showProblem(problem);
   }
+  if (document.body.dataset.phase === "locked" && !storedKey()) return fail(new Problem("key-needed"));
   visit = new Visit(() => (visit = null));
   visit.start();
 }
 
 async function offerBackends() {
   const chosen = $("backend").value;
-  view.showBackends(await listBackends(storedKey()), chosen);
+  try {
+    view.showBackends(await listBackends(storedKey()), chosen);
+  } catch (problem) {
+    if (!visit && !obstacle) lock(problem);
+  }
   snippet.show($("snippet"), CALLS, $("backend").value);
+}
+
+/** Nothing goes without another key; the form says so, and the box only what was wrong with the last one. */
+function lock(problem) {
+  view.showPhase("locked");
+  if (problem.code === "key-refused") fail(problem);
+  else view.askForKey(true);
 }
 
 $("talk").addEventListener("click", press);
@@ -252,9 +263,9 @@ $("key-form").addEventListener("submit", (event) => {
 // Frees the seat at once when the tab goes away.
 window.addEventListener("pagehide", () => visit?.hangUp());
 
+const obstacle = missing();
 view.showPhase("idle");
 offerBackends();
-const obstacle = missing();
 if (obstacle) {
   $("talk").disabled = true;
   view.showProblem(obstacle);

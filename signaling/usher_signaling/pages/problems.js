@@ -24,6 +24,7 @@ const WORDS = {
   "no-server": ["No call service at this address", "The page was loaded, but nothing answers calls here. Check the address and the proxy in front of the server."],
   server: ["The server failed", "This is not your fault. Try again; if it stays, give the line below to the server's operator."],
   network: ["The server cannot be reached", "Check your network and whether the server still runs, then press the button again."],
+  "backend-failed": ["The backend failed", "What should have talked with you gave up, and the call with it. Try again. If you run the server: the transceiver's log says why."],
   "answer-late": ["The server did not answer in time", "It may be overloaded. Press the button again in a moment."],
   "ice-failed": ["No packet came through", "The call was accepted, but UDP to the address below does not pass. Check a firewall or VPN in between, and that the server advertises an address this browser can reach."],
   "dtls-failed": ["The encrypted connection could not be set up", "Something between here and the server changes or drops packets. Try another network; if it stays, look at the transceiver's log."],
@@ -45,7 +46,6 @@ const ENDINGS = {
   drain_deadline: "This part of the server is being renewed.",
   shutdown: "This part of the server is being renewed.",
   backend_ended: "The other side has hung up.",
-  backend_failed: "The voice agent behind the server failed.",
 };
 
 /** Why the server ended a call, in words; `reason` is `end_reason` of the call object. */

@@ -11,7 +11,7 @@ const PHASES = {
   connecting: { status: "Connecting", action: "Cancel", hint: "Setting up the call." },
   live: { status: "In a call", action: "Hang up", hint: "Say something. The server hears you." },
   ended: { status: "Call ended", action: "Call again", hint: "The call has ended. Press the button to call again." },
-  locked: { status: "API key needed", action: "Start the call", hint: "This server takes calls from people it knows." },
+  locked: { status: "API key needed", action: "Start the call", hint: "This server takes calls from people it knows. Enter your API key below." },
   left: { status: "The server ended the call", action: "Call again", hint: "The server has hung up. Press the button to call again." },
   failed: { status: "Call failed", action: "Try again", hint: "What went wrong, and what to do about it, is said below." },
 };
