@@ -199,6 +199,29 @@ def test_a_backend_that_does_not_start_ends_the_call(tmp_path: Path, kind: str) 
     play(tmp_path, scenario, prepare=prepare, limits={"backend_start": 5.0})
 
 
+@pytest.mark.parametrize("where", ["start_error", "audio_error", "event_error"])
+def test_what_a_backend_raises_is_one_line_of_the_log_and_a_traceback_for_debugging(tmp_path: Path, where: str) -> None:
+    def prepare(backend: FakeBackend) -> None:
+        setattr(backend, where, ConnectionError("no model"))
+
+    async def scenario(rig: DirectRig, client: RawClient) -> None:
+        if where != "start_error":
+            await client.connect()
+            client.speak()
+        await asyncio.sleep(0.1)
+        client.session.on_message('{"type": "response.create"}')
+        await asyncio.sleep(0.1)
+        assert client.session.end_reason is EndReason.BACKEND_FAILED
+
+    with capture_logs() as entries:
+        play(tmp_path, scenario, prepare=prepare)
+    (line,) = (entry for entry in entries if entry["log_level"] == "error")
+    assert line["problem"] == "ConnectionError: no model"
+    assert "exc_info" not in line
+    (traceback,) = (entry for entry in entries if entry["log_level"] == "debug" and "exc_info" in entry)
+    assert (traceback["event"], traceback["session"]) == (line["event"], line["session"])
+
+
 @pytest.mark.parametrize("what", ["raises", "is no backend"])
 def test_a_backend_that_cannot_be_made_makes_no_session_and_the_next_call_is_taken(tmp_path: Path, what: str) -> None:
     def broken(config: Any) -> Any:

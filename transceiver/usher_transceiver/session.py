@@ -271,14 +271,14 @@ class Session:
         try:
             self._backend.on_audio(frame)
         except Exception as error:  # noqa: BLE001 - a backend is somebody's code
-            self._log.exception("the backend failed on audio", exc_info=error)
+            log_fault(self._log, "the backend failed on audio", error)
             self.end(EndReason.BACKEND_FAILED)
 
     def _event_to_backend(self, event: Event) -> bool:
         try:
             return self._backend.on_event(event)
         except Exception as error:  # noqa: BLE001 - a backend is somebody's code
-            self._log.exception("the backend failed on an event", exc_info=error)
+            log_fault(self._log, "the backend failed on an event", error)
             self.end(EndReason.BACKEND_FAILED)
             return True
 
