@@ -64,15 +64,19 @@ class _Server(uvicorn.Server):
             self._pause.cancel()
         self._listener.close()
         await super().shutdown([])
-        if not self.force_exit:
-            return
-        left = {*self.server_state.tasks, *self._arriving}
+        left = set(self._arriving)
+        if self.force_exit:
+            left |= self.server_state.tasks
         for task in left:
             task.cancel()
-        ending = asyncio.gather(self.lifespan.shutdown(), *left, return_exceptions=True)
+        last = [self.lifespan.shutdown()] if self.force_exit else []
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ENDED_WITHIN_S):
-                await ending
+                await asyncio.gather(*last, *left, return_exceptions=True)
+        # Who was given up, or does not close after our close, would stay until the loop is collected.
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0)  # they are closed in the loop's next round
 
     def note(self, event: str, **values: Any) -> None:
         """Log a warning that may come in thousands: one in `LOG_EVERY_S`."""
@@ -110,6 +114,9 @@ class _Server(uvicorn.Server):
             await asyncio.get_running_loop().connect_accepted_socket(self._protocol, accepted)
         except OSError:  # it has gone again
             accepted.close()
+        except asyncio.CancelledError:  # we end
+            accepted.close()
+            raise
 
     def _protocol(self) -> asyncio.Protocol:
         protocol: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]

@@ -339,6 +339,23 @@ async def test_who_has_shown_a_key_that_counts_makes_room_last() -> None:
     assert serving.done()
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_no_connection_outlives_its_server(at_once: bool) -> None:
+    server = Slow().server(timeout_keep_alive=30)
+    serving = await server.start()
+    opened = [await connect(server) for _ in range(5)]
+    assert await status(opened[0], "/livez") == 200
+    opened[1][1].write(HEAD)
+    await server.stop(at_once=at_once)
+    assert serving.done()
+    assert not server._server.server_state.connections
+    assert not server._server._arriving
+    for reader, writer in opened:
+        with contextlib.suppress(ConnectionResetError):
+            await asyncio.wait_for(reader.read(), 5)
+        writer.close()
+
+
 async def test_a_server_that_does_not_start_is_an_error_that_names_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "STARTED_WITHIN_S", 0.05)
     server = Slow().server()
