@@ -2,13 +2,39 @@
 
 from __future__ import annotations
 
-from usher_core.kubernetes_names import CLUSTER_ID_LABEL, POD_ID_LABEL, POOL_LABEL, REGION_LABEL, STATE_LABEL
+from usher_core.kubernetes_names import (
+    ACTIVE,
+    API_VERSION,
+    CLUSTER_ID_LABEL,
+    COMPONENT_LABEL,
+    DRAINING,
+    GROUP,
+    HOP_PORT_NAME,
+    HTTP_PORT_NAME,
+    POD_ID_LABEL,
+    POOL_LABEL,
+    REGION_LABEL,
+    STATE_LABEL,
+    TRANSCEIVER,
+    VERSION,
+)
 
-__all__ = ["CLUSTER_ID_LABEL", "POD_ID_LABEL", "POOL_LABEL", "REGION_LABEL", "STATE_LABEL"]
-
-GROUP = "usher.fleet"
-VERSION = "v1alpha1"
-API_VERSION = f"{GROUP}/{VERSION}"
+__all__ = [
+    "ACTIVE",
+    "API_VERSION",
+    "CLUSTER_ID_LABEL",
+    "COMPONENT_LABEL",
+    "DRAINING",
+    "GROUP",
+    "HOP_PORT_NAME",
+    "HTTP_PORT_NAME",
+    "POD_ID_LABEL",
+    "POOL_LABEL",
+    "REGION_LABEL",
+    "STATE_LABEL",
+    "TRANSCEIVER",
+    "VERSION",
+]
 
 FIELD_MANAGER = "usher-operator"
 FINALIZER = f"{GROUP}/drain"
@@ -41,20 +67,12 @@ KARPENTER_ANNOTATION = "karpenter.sh/do-not-disrupt"
 
 INSTANCE_LABEL = "app.kubernetes.io/instance"
 NAME_LABEL = "app.kubernetes.io/name"
-COMPONENT_LABEL = "app.kubernetes.io/component"
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 
 APP = "usher"
 MANAGED_BY = "usher-operator"
 RELAY = "relay"
-TRANSCEIVER = "transceiver"
 
-ACTIVE = "active"
-DRAINING = "draining"
-"""Values of STATE_LABEL: only active pods count for an HPA."""
-
-HOP_PORT_NAME = "hop"
-HTTP_PORT_NAME = "http"
 ADMIN_PORT_NAME = "admin"
 
 
