@@ -698,7 +698,7 @@ class Workloads:
     until `finish` when `hold_ending` is set.
     """
 
-    def __init__(self, api: KubeFake, *, hold_ending: bool = False, ip: str = "10.0.{high}.{low}") -> None:
+    def __init__(self, api: KubeFake, *, hold_ending: bool = False, ip: str = "127.1.{high}.{low}") -> None:
         self._api = api
         self._hold = hold_ending
         self._ip = ip

@@ -1,0 +1,185 @@
+"""The operator's wiring into kopf: which watches there are, and what an event leads to. No decision is made here."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import kopf
+from kubernetes.aio.client import Configuration
+
+from usher_operator import names
+from usher_operator.observe import pod_seen
+from usher_operator.reconciler import PoolKey, Reconciler
+from usher_operator.seen import PodSeen
+
+INDEX = "pool_pods"
+CANCELLED_WITHIN_S = 5.0
+DRAIN_STRETCH_S = 600.0
+"""Seconds of one call of the deletion handler: kopf writes an annotation after each, and a drain may take an hour."""
+POOLS = {"relaypools": "RelayPool", "transceiverpools": "TransceiverPool"}
+POOL_OF_COMPONENT = {names.RELAY: "RelayPool", names.TRANSCEIVER: "TransceiverPool"}
+CHILDREN = (("apps", "v1", "deployments"), ("apps", "v1", "daemonsets"), ("", "v1", "services"))
+"""What we make and somebody else changes: rollouts, load balancers, people."""
+
+_POOL, _CLUSTER = "pool", "cluster"
+
+
+class WatchedPods:
+    """The pods in kopf's index, by pool and by cluster id."""
+
+    def __init__(self) -> None:
+        self._index: Mapping[Any, Collection[PodSeen]] = {}
+
+    def bind(self, index: Mapping[Any, Collection[PodSeen]]) -> None:
+        """Take kopf's index, which goes on changing."""
+        self._index = index
+
+    def of_pool(self, namespace: str, component: str, pool: str) -> tuple[PodSeen, ...]:
+        """Return the pods of a pool, by name."""
+        return self._get((_POOL, namespace, component, pool))
+
+    def of_cluster(self, cluster: str) -> tuple[PodSeen, ...]:
+        """Return all pods that carry a cluster id, by name."""
+        return self._get((_CLUSTER, cluster))
+
+    def _get(self, key: tuple[str, ...]) -> tuple[PodSeen, ...]:
+        return tuple(sorted(self._index.get(key, ()), key=lambda pod: pod.name))
+
+
+def index_keys(pod: PodSeen) -> list[tuple[str, ...]]:
+    """Return under what a pod is found."""
+    labels = pod.labels
+    keys: list[tuple[str, ...]] = []
+    if component := labels.get(names.COMPONENT_LABEL):
+        keys.append((_POOL, pod.namespace, component, labels.get(names.POOL_LABEL, "")))
+    if cluster := labels.get(names.CLUSTER_ID_LABEL):
+        keys.append((_CLUSTER, cluster))
+    return keys
+
+
+class NoDiffBase(kopf.DiffBaseStorage):
+    """kopf would keep a copy of each pool's spec in an annotation, to tell what has changed. We never ask."""
+
+    def fetch(self, *, body: kopf.Body) -> None:
+        """Know nothing."""
+
+    def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: Any) -> None:
+        """Keep nothing."""
+
+
+def kopf_settings() -> kopf.OperatorSettings:
+    """Return kopf's settings, each different from kopf's own for a reason."""
+    settings = kopf.OperatorSettings()
+    # Ours alone: operators that share kopf's names fight over finalizers and annotations (kopf#372, #664).
+    settings.persistence.finalizer = names.FINALIZER
+    settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=names.GROUP)
+    settings.persistence.diffbase_storage = NoDiffBase()
+    # An object named "default" of another operator would pause us (kopf#734).
+    settings.peering.standalone = True
+    # The API server filters, not we: otherwise every pod in sight would come in.
+    selector = f"{names.MANAGED_BY_LABEL}={names.MANAGED_BY}"
+    settings.watching.label_selectors["", "v1", "pods"] = selector
+    for child in CHILDREN:
+        settings.watching.label_selectors[child] = selector
+    settings.networking.request_timeout = 30.0
+    settings.networking.connect_timeout = 5.0
+    settings.posting.enabled = False  # we post Events ourselves
+    # CRDs are there before we begin, so no right to watch CRDs and namespaces is needed.
+    settings.scanning.disabled = True
+    # All handlers are coroutines.
+    settings.execution.executor = concurrent.futures.ThreadPoolExecutor(max_workers=1)
+    return settings
+
+
+def registry(
+    reconciler: Reconciler, pods: WatchedPods, configuration: Configuration, on_event: Callable[[], None]
+) -> kopf.OperatorRegistry:
+    """Return kopf's handlers.
+
+    Args:
+        reconciler: does the work.
+        pods: is given kopf's index.
+        configuration: where the API server is.
+        on_event: called for each event of any watch.
+    """
+    handlers = kopf.OperatorRegistry()
+
+    @kopf.on.startup(id="bind", registry=handlers)
+    async def bind(**kwargs: Any) -> None:
+        pods.bind(kwargs[INDEX])
+
+    @kopf.on.login(id="login", registry=handlers)
+    async def login(**_: Any) -> kopf.ConnectionInfo:
+        return await connection(configuration)
+
+    @kopf.index("", "v1", "pods", id=INDEX, registry=handlers)
+    async def index_pod(body: kopf.Body, **_: Any) -> Any:
+        pod = pod_seen(body)
+        return dict.fromkeys(index_keys(pod), pod)
+
+    @kopf.on.event("", "v1", "pods", id="wake_by_pod", registry=handlers)
+    async def wake_by_pod(body: kopf.Body, **_: Any) -> None:
+        on_event()
+        _wake_owner(reconciler, body)
+
+    for group, version, plural in CHILDREN:
+
+        @kopf.on.event(group, version, plural, id=f"wake_by_{plural}", registry=handlers)
+        async def wake_by_child(body: kopf.Body, **_: Any) -> None:
+            on_event()
+            _wake_owner(reconciler, body)
+
+    for plural, kind in POOLS.items():
+        _register_pool(handlers, plural, kind, reconciler, on_event)
+    return handlers
+
+
+def _register_pool(
+    handlers: kopf.OperatorRegistry, plural: str, kind: str, reconciler: Reconciler, on_event: Callable[[], None]
+) -> None:
+    where = (names.GROUP, names.VERSION, plural)
+
+    @kopf.on.event(*where, id=f"wake_{plural}", registry=handlers)
+    async def wake(body: kopf.Body, **_: Any) -> None:
+        on_event()
+        reconciler.wake(_key(kind, body))
+
+    # Never a permanent error in there: the daemon would not come back.
+    @kopf.daemon(*where, id=f"follow_{plural}", registry=handlers, cancellation_timeout=CANCELLED_WITHIN_S)
+    async def follow(body: kopf.Body, **_: Any) -> None:
+        await reconciler.follow(_key(kind, body))
+
+    @kopf.on.delete(*where, id=f"drain_{plural}", registry=handlers)
+    async def drain(body: kopf.Body, **_: Any) -> None:
+        if not await reconciler.drain(_key(kind, body), DRAIN_STRETCH_S):
+            raise kopf.TemporaryError("the pool drains", delay=1)
+
+
+def _key(kind: str, body: kopf.Body) -> PoolKey:
+    metadata = body["metadata"]
+    return PoolKey(kind, metadata["namespace"], metadata["name"])
+
+
+def _wake_owner(reconciler: Reconciler, body: kopf.Body) -> None:
+    metadata = body["metadata"]
+    labels = metadata.get("labels") or {}
+    kind = POOL_OF_COMPONENT.get(labels.get(names.COMPONENT_LABEL, ""))
+    if kind is not None:
+        reconciler.wake(PoolKey(kind, metadata["namespace"], labels.get(names.POOL_LABEL, "")))
+
+
+async def connection(configuration: Configuration) -> kopf.ConnectionInfo:
+    """Return how kopf logs in: as our own client does. kopf asks again when the API server says 401."""
+    header = await configuration.get_api_key_with_prefix("BearerToken")
+    token = header.split(" ", 1)[1].strip() if header and " " in header else header
+    return kopf.ConnectionInfo(
+        server=configuration.host,
+        ca_path=configuration.ssl_ca_cert,
+        ca_data=configuration.ca_cert_data,
+        insecure=not configuration.verify_ssl,
+        token=token or None,
+        certificate_path=configuration.cert_file,
+        private_key_path=configuration.key_file,
+    )

@@ -1,0 +1,172 @@
+"""Looks after the keys of namespaces: one look at a time for each, shared by the pools there."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from usher_operator import names
+from usher_operator.actions import Reference
+from usher_operator.api.common import seconds
+from usher_operator.api.relay_pool import RelayPool
+from usher_operator.api.transceiver_pool import TransceiverPool
+from usher_operator.apply import Applier, Subject
+from usher_operator.keys.holders import Holder
+from usher_operator.kube import KubeApi
+from usher_operator.loads import PodAnswerError, PodClient, base_url, can_answer
+from usher_operator.observe import Observer, Pool, is_deleting, pod_seen, token_secret
+from usher_operator.plan.keys import FRESH_BYTES, KeysPlan, KeysSeen
+from usher_operator.seen import PodSeen
+
+KEYS_EVERY_S = 30.0
+STEPS = 8
+"""Looks in a row; each takes one step."""
+RELAY_ADMIN_PORT = 9478
+HTTP_PORT = 7280
+"""Of transceivers whose pool is gone."""
+
+
+class KeysKeeper:
+    """Keeps the keys of namespaces, and the outcome of the latest look for the pools there.
+
+    Args:
+        api: the API server.
+        client: asks programs which keys they hold.
+        observer: reads tokens.
+        applier: carries the plan out.
+        plan: the pure plan, of what is seen, Unix seconds and FRESH_BYTES random bytes.
+        clock: seconds that only go forward.
+        wall: Unix seconds.
+    """
+
+    def __init__(
+        self,
+        api: KubeApi,
+        client: PodClient,
+        observer: Observer,
+        applier: Applier,
+        plan: Callable[[KeysSeen, float, bytes], KeysPlan],
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+    ) -> None:
+        self._api = api
+        self._client = client
+        self._observer = observer
+        self._applier = applier
+        self._plan = plan
+        self._clock = clock
+        self._wall = wall
+        self._turns: dict[str, asyncio.Lock] = {}
+        self._latest: dict[str, tuple[KeysPlan, float]] = {}
+
+    async def current(self, subject: Subject, *, now: bool = False) -> KeysPlan:
+        """Return the newest outcome for a namespace, after a look if one is due or wanted `now`. Raises KubeError.
+
+        Args:
+            subject: the pool that asks; Events about keys are told of it.
+            now: look, whether due or not.
+        """
+        namespace = subject.target.namespace
+        async with self._turns.setdefault(namespace, asyncio.Lock()):
+            latest = self._latest.get(namespace)
+            if latest is not None and not now and self._clock() < latest[1]:
+                return latest[0]
+            plan = await self._look(namespace, subject)
+            wait = KEYS_EVERY_S if plan.look_again is None else max(plan.look_again, 1.0)
+            self._latest[namespace] = (plan, self._clock() + wait)
+            return plan
+
+    async def _look(self, namespace: str, subject: Subject) -> KeysPlan:
+        for _ in range(STEPS):
+            plan = self._plan(await self._observe(namespace), self._wall(), secrets.token_bytes(FRESH_BYTES))
+            faults = await self._applier.carry_out(plan.actions, subject, "")
+            if faults:
+                return KeysPlan((), plan.key_ids, fault=faults[0].message)
+            if plan.look_again != 0:
+                break
+        return plan
+
+    async def _observe(self, namespace: str) -> KeysSeen:
+        # The order matters, see KeysSeen: Secrets, then pods, then what they hold.
+        kept = (
+            names.KEY_SET_SECRET,
+            names.RELAY_KEYS_SECRET,
+            names.TRANSCEIVER_KEYS_SECRET,
+            names.SIGNALING_KEYS_SECRET,
+            names.TOKEN_SECRET,
+        )
+        found = {name: await self._api.get(Reference("v1", "Secret", namespace, name)) for name in kept}
+        relay_pools = await self._pools(RelayPool, namespace)
+        transceiver_pools = await self._pools(TransceiverPool, namespace)
+        selector = f"{names.MANAGED_BY_LABEL}={names.MANAGED_BY}"
+        pods = [pod_seen(body) for body in await self._api.select("v1", "Pod", namespace, selector)]
+        relays = [pod for pod in _of(pods, names.RELAY) if _uses_ours(pod, relay_pools)]
+        transceivers = [pod for pod in _of(pods, names.TRANSCEIVER) if _uses_ours(pod, transceiver_pools)]
+        clusters = {int(text) for pod in pods if (text := pod.labels.get(names.CLUSTER_ID_LABEL, "")).isdigit()}
+        ids = {pool.status.cluster_id or pool.spec.cluster_id for pool in transceiver_pools.values()}
+        staying = [pool for pool in (*relay_pools.values(), *transceiver_pools.values()) if not is_deleting(pool)]
+        uses_token = any(
+            isinstance(pool, TransceiverPool) and pool.spec.internal_token_secret_ref is None for pool in staying
+        )
+        uses_keys = any(pool.spec.keys.secret_ref is None for pool in staying)
+        return KeysSeen(
+            namespace=namespace,
+            secrets={name: secret for name, secret in found.items() if secret is not None},
+            relays=await self._held(relays, self._relay_keys),
+            transceivers=await self._held(transceivers, self._transceiver_keys(transceiver_pools)),
+            clusters=frozenset(clusters | {cluster for cluster in ids if cluster is not None}),
+            longest_call=max((float(seconds(p.spec.max_session_age)) for p in transceiver_pools.values()), default=0.0),
+            is_wanted=bool(relays or transceivers) or uses_token or uses_keys,
+        )
+
+    async def _pools(self, model: type[Any], namespace: str) -> dict[str, Any]:
+        found = {}
+        for body in await self._api.select(names.API_VERSION, model.kind, namespace):
+            try:
+                pool = model.model_validate(body)
+            except ValidationError:
+                # Its own look says so in its status.
+                continue
+            found[pool.metadata.name] = pool
+        return found
+
+    async def _held(self, pods: list[PodSeen], ask: Callable[[PodSeen], Any]) -> tuple[Holder, ...]:
+        async def holder(pod: PodSeen) -> Holder:
+            if not can_answer(pod):
+                return Holder(pod, None)
+            try:
+                return Holder(pod, await ask(pod))
+            except PodAnswerError:
+                return Holder(pod, None)
+
+        return tuple(await asyncio.gather(*map(holder, pods)))
+
+    async def _relay_keys(self, pod: PodSeen) -> Any:
+        return await self._client.relay_keys(base_url(pod, RELAY_ADMIN_PORT))
+
+    def _transceiver_keys(self, pools: Mapping[str, TransceiverPool]) -> Callable[[PodSeen], Any]:
+        tokens: dict[str, str] = {}
+
+        async def ask(pod: PodSeen) -> Any:
+            pool = pools.get(pod.labels.get(names.POOL_LABEL, ""))
+            secret = token_secret(pool)
+            if secret not in tokens:
+                tokens[secret] = await self._observer.token(pod.namespace, secret)
+            port = pool.spec.media.http_port if pool is not None else HTTP_PORT
+            return await self._client.transceiver_keys(base_url(pod, port), tokens[secret])
+
+        return ask
+
+
+def _of(pods: list[PodSeen], component: str) -> list[PodSeen]:
+    return [pod for pod in pods if pod.labels.get(names.COMPONENT_LABEL) == component]
+
+
+def _uses_ours(pod: PodSeen, pools: Mapping[str, Pool]) -> bool:
+    """Whether we make the keys of a pod; the pool may be gone already."""
+    pool = pools.get(pod.labels.get(names.POOL_LABEL, ""))
+    return pool is None or pool.spec.keys.secret_ref is None

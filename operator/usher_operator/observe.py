@@ -1,0 +1,378 @@
+"""Reads what plans look at: pods from the watch, everything else fresh from the API server."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import contextlib
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+import structlog
+
+from usher_core.errors import LocalError
+from usher_core.internal_api import parse_token
+from usher_operator import names
+from usher_operator.actions import Reference
+from usher_operator.api.relay_pool import RelayPool
+from usher_operator.api.transceiver_pool import TransceiverPool
+from usher_operator.kube import ForbiddenError, KubeApi
+from usher_operator.loads import Loads
+from usher_operator.render.pod import child_name
+from usher_operator.seen import NodeSeen, PodSeen, RelayPoolSeen, TransceiverPoolSeen
+
+log = structlog.get_logger()
+
+Json = dict[str, Any]
+POD_SECURITY_LABEL = "pod-security.kubernetes.io/enforce"
+MAX_ADDRESSES = 4
+MAX_HOSTS = 64
+RESOLVE_S = 3.0
+RESOLVE_AGAIN_S = 30.0
+MAX_HOLDERS = 64
+"""Holders of cluster ids that are looked up in one look."""
+
+
+Pool = RelayPool | TransceiverPool
+
+
+class Pods(Protocol):
+    """The pods that we watch."""
+
+    def of_pool(self, namespace: str, component: str, pool: str) -> tuple[PodSeen, ...]:
+        """Return the pods of a pool, by name."""
+        ...
+
+    def of_cluster(self, cluster: str) -> tuple[PodSeen, ...]:
+        """Return all pods that carry a cluster id."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class KeysView:
+    """What a pool has to know of the keys of its namespace."""
+
+    key_ids: tuple[str, ...] = ()
+    fault: str = ""
+
+
+def pod_seen(body: Mapping[str, Any]) -> PodSeen:
+    """Return what plans use of a pod's JSON."""
+    metadata, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
+    conditions = status.get("conditions") or ()
+    # The main container is the first one that we render; others come from injectors.
+    containers = status.get("containerStatuses") or ()
+    waiting: Json = next((c["state"]["waiting"] for c in containers if (c.get("state") or {}).get("waiting")), {})
+    deleted_at = metadata.get("deletionTimestamp")
+    return PodSeen(
+        name=metadata["name"],
+        namespace=metadata["namespace"],
+        uid=metadata["uid"],
+        resource_version=metadata["resourceVersion"],
+        labels=dict(metadata.get("labels") or {}),
+        annotations=_own_annotations(metadata.get("annotations") or {}),
+        created_at=unix(metadata["creationTimestamp"]),
+        deleted_at=unix(deleted_at) if deleted_at else None,
+        phase=status.get("phase", "Pending"),
+        ready=any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions),
+        ip=status.get("podIP") or "",
+        node=spec.get("nodeName") or "",
+        gates=tuple(gate["name"] for gate in spec.get("schedulingGates") or ()),
+        waiting_reason=waiting.get("reason", ""),
+        restarts=sum(int(container.get("restartCount", 0)) for container in containers),
+    )
+
+
+def _own_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
+    """Return the annotations that we write; others may be large, and there are many pods."""
+    ours = (names.DELETION_COST_ANNOTATION, names.AUTOSCALER_SAFE_ANNOTATION, names.KARPENTER_ANNOTATION)
+    return {key: value for key, value in annotations.items() if key in ours or key.startswith(names.GROUP + "/")}
+
+
+def unix(timestamp: str) -> float:
+    """Return the Unix seconds of a time of the API."""
+    return datetime.fromisoformat(timestamp).timestamp()
+
+
+def cluster_pod_ids(pods: Iterable[PodSeen]) -> tuple[int, ...]:
+    """Return the pod ids on the labels of pods; what is no number is no id of ours."""
+    texts = (pod.labels.get(names.POD_ID_LABEL, "") for pod in pods)
+    return tuple(int(text) for text in texts if text.isascii() and text.isdigit() and len(text) <= 10)
+
+
+def token_secret(pool: TransceiverPool | None) -> str:
+    """Return the name of the Secret with the internal token of a pool's transceivers."""
+    if pool is None or pool.spec.internal_token_secret_ref is None:
+        return names.TOKEN_SECRET
+    return pool.spec.internal_token_secret_ref.name
+
+
+def is_deleting(pool: Pool) -> bool:
+    """Return whether the pool is on its way out."""
+    return pool.metadata.deletion_timestamp is not None
+
+
+class Observer:
+    """Builds what plans see.
+
+    Args:
+        api: the API server.
+        pods: the pods we watch.
+        loads: of transceivers.
+        resolver: host names to IPs.
+        identity_namespace: where the Leases of cluster ids are.
+    """
+
+    def __init__(self, api: KubeApi, pods: Pods, loads: Loads, resolver: Resolver, identity_namespace: str) -> None:
+        self._api = api
+        self._pods = pods
+        self._loads = loads
+        self._resolver = resolver
+        self._identity_namespace = identity_namespace
+
+    async def transceiver_pool(self, pool: TransceiverPool, keys: KeysView, token: str) -> TransceiverPoolSeen:
+        """Read everything around a TransceiverPool. Raises KubeError."""
+        namespace, name = pool.metadata.namespace, pool.metadata.name
+        child = child_name(names.TRANSCEIVER, name)
+        wanted = [
+            Reference("apps/v1", "Deployment", namespace, child),
+            Reference("v1", "Service", namespace, child),
+            Reference("policy/v1", "PodDisruptionBudget", namespace, child),
+            Reference("v1", "ServiceAccount", namespace, child),
+            Reference("v1", "ConfigMap", namespace, f"{child}-backend"),
+        ]
+        secrets = [
+            _name(pool.spec.keys.secret_ref, names.TRANSCEIVER_KEYS_SECRET),
+            _name(pool.spec.internal_token_secret_ref, names.TOKEN_SECRET),
+        ]
+        (deployment, *others), leases, there = await _all(
+            _gather([self._api.get(target) for target in wanted]),
+            self._cluster_leases(),
+            self._secrets(namespace, secrets),
+        )
+        pods = self._pods.of_pool(namespace, names.TRANSCEIVER, name)
+        holders = await self._holders(leases)
+        cluster = pool.status.cluster_id or pool.spec.cluster_id or _held(leases, f"{namespace}/{name}")
+        urgent = frozenset(
+            pod.uid for pod in pods if pod.is_ending or pod.labels.get(names.STATE_LABEL) == names.DRAINING
+        )
+        return TransceiverPoolSeen(
+            pods=pods,
+            cluster_pod_ids=cluster_pod_ids(self._pods.of_cluster(str(cluster))),
+            loads=await self._loads.look(pods, pool.spec.media.http_port, token, urgent),
+            deployment=deployment,
+            children=_by_key(others),
+            leases=tuple(leases),
+            holders=holders,
+            secrets=there,
+            key_ids=keys.key_ids,
+            keys_fault=keys.fault,
+        )
+
+    async def relay_pool(self, pool: RelayPool, keys: KeysView) -> RelayPoolSeen:
+        """Read everything around a RelayPool. Raises KubeError."""
+        namespace, name = pool.metadata.namespace, pool.metadata.name
+        child = child_name(names.RELAY, name)
+        wanted = [
+            Reference("apps/v1", pool.spec.workload, namespace, child),
+            Reference("v1", "Service", namespace, child),
+            Reference("policy/v1", "PodDisruptionBudget", namespace, child),
+            Reference("v1", "ServiceAccount", namespace, child),
+            Reference("rbac.authorization.k8s.io/v1", "Role", namespace, child),
+            Reference("rbac.authorization.k8s.io/v1", "RoleBinding", namespace, child),
+        ]
+        secrets = [_name(pool.spec.keys.secret_ref, names.RELAY_KEYS_SECRET)]
+        needs_nodes = pool.spec.exposure.type in ("NodePort", "HostPort")
+        (workload, service, *others), there, security, nodes = await _all(
+            _gather([self._api.get(target) for target in wanted]),
+            self._secrets(namespace, secrets),
+            self._pod_security(namespace),
+            self._nodes() if needs_nodes else _nothing(),
+        )
+        return RelayPoolSeen(
+            pods=self._pods.of_pool(namespace, names.RELAY, name),
+            workload=workload,
+            service=service,
+            children=_by_key(others),
+            nodes=nodes,
+            pod_security=security,
+            resolved=await self._resolver.look(host_names(pool, service)),
+            secrets=there,
+            key_ids=keys.key_ids,
+            keys_fault=keys.fault,
+        )
+
+    async def token(self, namespace: str, secret: str) -> str:
+        """Return the internal token in a Secret, "" when there is none that can be used. Raises KubeError."""
+        found = await self._api.get(Reference("v1", "Secret", namespace, secret))
+        data = ((found or {}).get("data") or {}).get(names.TOKEN_FILE, "")
+        try:
+            return parse_token(base64.b64decode(data).decode())
+        except (LocalError, binascii.Error, UnicodeDecodeError):
+            return ""
+
+    async def _cluster_leases(self) -> Sequence[Json]:
+        leases = await self._api.select("coordination.k8s.io/v1", "Lease", self._identity_namespace)
+        return [lease for lease in leases if lease["metadata"]["name"].startswith("usher-cluster-")]
+
+    async def _holders(self, leases: Sequence[Json]) -> frozenset[str]:
+        """Return the holders that may still need their cluster id.
+
+        More of them than we look up count as there, and so do those that we may not look up.
+        """
+        claimed = sorted({holder for lease in leases if "/" in (holder := _holder(lease))})
+        gone = [holder for holder in claimed if not self._pods.of_pool(*_split(holder))][:MAX_HOLDERS]
+        found = await _gather([self._exists(holder) for holder in gone])
+        return frozenset(claimed) - {holder for holder, exists in zip(gone, found, strict=True) if not exists}
+
+    async def _exists(self, holder: str) -> bool:
+        namespace, _, name = holder.partition("/")
+        try:
+            target = Reference(names.API_VERSION, TransceiverPool.kind, namespace, name)
+            return await self._api.get(target) is not None
+        except ForbiddenError:
+            return True
+
+    async def _secrets(self, namespace: str, wanted: Sequence[str]) -> frozenset[str]:
+        found = await _gather([self._api.get(Reference("v1", "Secret", namespace, name)) for name in wanted])
+        return frozenset(name for name, secret in zip(wanted, found, strict=True) if secret is not None)
+
+    async def _pod_security(self, namespace: str) -> str:
+        with contextlib.suppress(ForbiddenError):
+            found = await self._api.get(Reference("v1", "Namespace", "", namespace))
+            labels = ((found or {}).get("metadata") or {}).get("labels") or {}
+            return str(labels.get(POD_SECURITY_LABEL, ""))
+        return ""
+
+    async def _nodes(self) -> tuple[NodeSeen, ...]:
+        with contextlib.suppress(ForbiddenError):
+            return tuple(map(node_seen, await self._api.select("v1", "Node", "")))
+        return ()
+
+
+class Resolver:
+    """Resolves host names of load balancers; the last good answer stays.
+
+    Args:
+        clock: seconds that only go forward.
+        resolve: IPs of a host name; raises OSError.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float], resolve: Callable[[str], Awaitable[Sequence[str]]] | None = None
+    ) -> None:
+        self._clock = clock
+        self._resolve = resolve or _resolve
+        self._known: dict[str, tuple[tuple[str, ...], float]] = {}
+
+    async def look(self, hosts: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        """Return the IPs by host name, at most MAX_ADDRESSES each; a name that never resolved is missing."""
+        wanted = sorted(set(hosts))[:MAX_HOSTS]
+        now = self._clock()
+        due = [host for host in wanted if host not in self._known or now - self._known[host][1] >= RESOLVE_AGAIN_S]
+        await _gather([self._ask(host) for host in due])
+        while len(self._known) > MAX_HOSTS:
+            del self._known[min(self._known, key=lambda host: self._known[host][1])]
+        return {host: ips for host in wanted if (ips := self._known.get(host, ((), 0.0))[0])}
+
+    async def _ask(self, host: str) -> None:
+        last = self._known.get(host, ((), 0.0))[0]
+        try:
+            async with asyncio.timeout(RESOLVE_S):
+                found = await self._resolve(host)
+            answer = tuple(sorted(set(found), key=_version_and_value)[:MAX_ADDRESSES])
+        except (OSError, TimeoutError, UnicodeError) as error:
+            log.warning("a host name does not resolve", host=host, error=str(error) or "no answer in time")
+            answer = last
+        self._known[host] = (answer or last, self._clock())
+
+
+async def _resolve(host: str) -> Sequence[str]:
+    infos = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_DGRAM)
+    return [str(info[4][0]) for info in infos]
+
+
+def _version_and_value(ip: str) -> tuple[int, int]:
+    address = ipaddress.ip_address(ip)
+    return address.version, int(address)
+
+
+def host_names(pool: RelayPool, service: Json | None) -> list[str]:
+    """Return the names that have to be resolved: of the spec, or else of the Service's load balancer."""
+    entries = list(pool.spec.exposure.advertised_addresses)
+    if not entries:
+        status = (service or {}).get("status") or {}
+        ingress = (status.get("loadBalancer") or {}).get("ingress") or ()
+        return [entry["hostname"] for entry in ingress if entry.get("hostname") and not entry.get("ip")]
+    hosts = (entry.rpartition(":")[0] if entry.count(":") == 1 else entry for entry in entries)
+    return [host for host in hosts if not _is_ip(host.strip("[]")) and not host.startswith("[")]
+
+
+def _is_ip(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def node_seen(node: Json) -> NodeSeen:
+    """Return what plans use of a node's JSON."""
+    status = node.get("status") or {}
+    by_type: dict[str, list[str]] = {}
+    for address in status.get("addresses") or ():
+        by_type.setdefault(address["type"], []).append(address["address"])
+    conditions = status.get("conditions") or ()
+    ready = any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
+    return NodeSeen(
+        node["metadata"]["name"], tuple(by_type.get("ExternalIP") or by_type.get("InternalIP") or ()), ready
+    )
+
+
+def _name(reference: Any, default: str) -> str:
+    return str(reference.name) if reference is not None else default
+
+
+def _by_key(children: Iterable[Json | None]) -> dict[str, Json]:
+    return {f"{child['kind']}/{child['metadata']['name']}": child for child in children if child is not None}
+
+
+def _holder(lease: Json) -> str:
+    return str((lease.get("spec") or {}).get("holderIdentity") or "")
+
+
+def _split(holder: str) -> tuple[str, str, str]:
+    namespace, _, name = holder.partition("/")
+    return namespace, names.TRANSCEIVER, name
+
+
+def _held(leases: Iterable[Json], holder: str) -> int | None:
+    for lease in leases:
+        number = lease["metadata"]["name"].removeprefix("usher-cluster-")
+        if _holder(lease) == holder and number.isdigit():
+            return int(number)
+    return None
+
+
+async def _nothing() -> tuple[NodeSeen, ...]:
+    return ()
+
+
+async def _gather(work: Sequence[Awaitable[Any]]) -> list[Any]:
+    """Do all at once; the first error ends the others, too."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _all(*work: Awaitable[Any]) -> Any:
+    return await _gather(work)

@@ -1,0 +1,331 @@
+"""Looks at one pool after the other: observe, plan, apply. Level-triggered: a look needs nothing of the one before."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import structlog
+from pydantic import ValidationError
+
+from usher_core.errors import describe
+from usher_operator import names
+from usher_operator.actions import Plan, Reference
+from usher_operator.api.common import Condition
+from usher_operator.api.relay_pool import RelayPool
+from usher_operator.api.transceiver_pool import TransceiverPool
+from usher_operator.apply import Applier, Fault, Subject
+from usher_operator.conditions import Verdict, merge
+from usher_operator.keys_keeper import KeysKeeper
+from usher_operator.kube import ConflictError, ForbiddenError, InvalidError, KubeApi, KubeError, NotFoundError
+from usher_operator.loads import PodAnswerError
+from usher_operator.metrics import OperatorMetrics
+from usher_operator.observe import KeysView, Observer, Pool, is_deleting, token_secret
+from usher_operator.plan.keys import KeysPlan
+from usher_operator.seen import RelayPoolSeen, TransceiverPoolSeen
+
+log = structlog.get_logger()
+
+KINDS: Mapping[str, type[Pool]] = {RelayPool.kind: RelayPool, TransceiverPool.kind: TransceiverPool}
+
+LOOK_EVERY_S = 30.0
+"""Without any event; a quarter of it more or less, so that pools don't look all at once."""
+SETTLE_S = 0.05
+"""After an event, so that a burst of them is one look."""
+MAX_SETTLE_S = 1.0
+CONFLICT_S = 0.1
+SILENT_POD_S = 2.0
+ERROR_S = 1.0
+MAX_ERROR_S = 60.0
+DELETING_S = 2.0
+"""Between two looks at a pool that is being deleted, when its plan names no time."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolKey:
+    """Names a pool."""
+
+    kind: str
+    namespace: str
+    name: str
+
+    @property
+    def target(self) -> Reference:
+        """The object."""
+        return Reference(names.API_VERSION, self.kind, self.namespace, self.name)
+
+
+class Plans(Protocol):
+    """The pure half of the operator; `now` is Unix seconds."""
+
+    def relay_pool(self, pool: RelayPool, seen: RelayPoolSeen, now: float) -> Plan:
+        """Return what to do about a RelayPool."""
+        ...
+
+    def transceiver_pool(self, pool: TransceiverPool, seen: TransceiverPoolSeen, now: float) -> Plan:
+        """Return what to do about a TransceiverPool."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The outcome of a look.
+
+    Attributes:
+        again: seconds until the next one.
+        done: of a pool that is being deleted: nothing is left of it to wait for.
+        settled: whether the look went well, so that an event may bring the next one forward.
+        took: seconds of work.
+    """
+
+    again: float
+    done: bool = False
+    settled: bool = True
+    took: float = 0.0
+
+
+@dataclass(slots=True)
+class _State:
+    """What is remembered of a pool between looks; nothing that correctness needs."""
+
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    failures: int = 0
+    conflicts: int = 0
+    began: float | None = None
+    waiting_since: tuple[float, ...] = ()
+
+
+class Reconciler:
+    """Looks at pools, and decides when to look again.
+
+    Args:
+        api: the API server.
+        observer: reads what plans see.
+        applier: carries plans out.
+        keys: of namespaces.
+        plans: the pure half.
+        metrics: told of each look.
+        clock: seconds that only go forward.
+        wall: Unix seconds.
+    """
+
+    def __init__(
+        self,
+        api: KubeApi,
+        observer: Observer,
+        applier: Applier,
+        keys: KeysKeeper,
+        plans: Plans,
+        metrics: OperatorMetrics,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+    ) -> None:
+        self._api = api
+        self._observer = observer
+        self._applier = applier
+        self._keys = keys
+        self._plans = plans
+        self._metrics = metrics
+        self._clock = clock
+        self._wall = wall
+        self._states: dict[PoolKey, _State] = {}
+
+    def wake(self, key: PoolKey) -> None:
+        """Something of that pool has changed: look soon."""
+        if state := self._states.get(key):
+            state.wake.set()
+
+    def longest_look(self) -> float:
+        """Return for how many seconds the slowest of the looks under way has been."""
+        now = self._clock()
+        return max((now - state.began for state in self._states.values() if state.began is not None), default=0.0)
+
+    async def follow(self, key: PoolKey) -> None:
+        """Look at a pool again and again, until cancelled."""
+        state = self._states.setdefault(key, _State())
+        try:
+            while True:
+                state.wake.clear()
+                await self._pause(state, await self.look(key))
+        finally:
+            self._forget(key)
+
+    async def drain(self, key: PoolKey, at_most: float) -> bool:
+        """Look at a pool that is being deleted until nothing is left to wait for, or for `at_most` seconds.
+
+        Returns whether it is done.
+        """
+        state = self._states.setdefault(key, _State())
+        end = self._clock() + at_most
+        try:
+            while True:
+                state.wake.clear()
+                look = await self.look(key)
+                if look.done or self._clock() + look.again >= end:
+                    return look.done
+                await self._pause(state, look)
+        finally:
+            self._forget(key)
+
+    @staticmethod
+    async def _pause(state: _State, look: Look) -> None:
+        """Wait for the next look: for an event, too, unless this one failed."""
+        if not look.settled:
+            await asyncio.sleep(look.again)
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(look.again):
+                await state.wake.wait()
+            # As long as the look took, so that a storm of events takes half a core at most.
+            await asyncio.sleep(max(SETTLE_S, min(look.took, MAX_SETTLE_S)))
+
+    def _forget(self, key: PoolKey) -> None:
+        self._states.pop(key, None)
+        self._count_waiting()
+
+    async def look(self, key: PoolKey) -> Look:
+        """Look once. Never raises but when cancelled; one look at a time for each pool."""
+        state = self._states.setdefault(key, _State())
+        async with state.turn:
+            began = state.began = self._clock()
+            try:
+                look = await self._attempt(key, state)
+            finally:
+                took = self._clock() - began
+                self._metrics.pass_seconds.labels(key.kind).observe(took)
+                state.began = None
+        return replace(look, took=took)
+
+    async def _attempt(self, key: PoolKey, state: _State) -> Look:
+        try:
+            look = await self._pass(key, state)
+        except ConflictError as error:
+            state.conflicts += 1
+            self._count(key, "conflict", error.reason)
+            log.info("somebody was faster; looking again", pool=key.name, error=str(error))
+            return Look(min(CONFLICT_S * 2 ** min(state.conflicts - 1, 6), 5.0) * _jitter(), settled=False)
+        except PodAnswerError as error:
+            self._count(key, "error", "pod_silent")
+            log.info("a pod does not do what it was told", pool=key.name, error=str(error))
+            return Look(SILENT_POD_S * _jitter())
+        except KubeError as error:
+            return await self._failed(key, state, error.reason, error)
+        except Exception as error:
+            # A fault of ours in one pool must not end the others.
+            log.exception("a look at a pool failed; this is a fault of usher", pool=key.name)
+            return await self._failed(key, state, "internal", error)
+        state.failures = state.conflicts = 0
+        self._count(key, "done")
+        return look
+
+    async def _pass(self, key: PoolKey, state: _State) -> Look:
+        body = await self._api.get(key.target)
+        if body is None:
+            return Look(LOOK_EVERY_S, done=True)
+        try:
+            pool = KINDS[key.kind].model_validate(body)
+        except ValidationError as error:
+            await self._write_fault(key, body, Verdict("Accepted", "False", "InvalidSpec", describe(error)))
+            return Look(LOOK_EVERY_S * _jitter())
+        subject = Subject(key.target, pool.metadata.uid)
+        current = body.get("status")
+        now = self._wall()
+        keys = await self._keys_of(subject)
+        if isinstance(pool, TransceiverPool):
+            token = await self._observer.token(key.namespace, token_secret(pool))
+            seen = await self._observer.transceiver_pool(pool, _view(pool, keys), token)
+            state.waiting_since = tuple(
+                pod.created_at for pod in seen.pods if names.POD_ID_GATE in pod.gates and not pod.is_ending
+            )
+            self._count_waiting()
+            plan = self._plans.transceiver_pool(pool, seen, now)
+        else:
+            token = ""
+            plan = self._plans.relay_pool(pool, await self._observer.relay_pool(pool, _view(pool, keys)), now)
+        failed: Exception | None = None
+        faults: tuple[Fault, ...] = ()
+        try:
+            faults = await self._applier.carry_out(plan.actions, subject, token)
+        except PodAnswerError as error:
+            # Its plan knows of the silent pod from the loads; the status still says how all the rest is.
+            failed = error
+        await self._applier.write_status(subject, with_faults(plan.status, faults, pool, now), current)
+        if failed is not None:
+            raise failed
+        if is_deleting(pool) and plan.done:
+            await self._keys.current(subject, now=True)
+        again = plan.look_again if plan.look_again is not None else LOOK_EVERY_S * _jitter()
+        if is_deleting(pool) and plan.look_again is None:
+            again = DELETING_S
+        return Look(max(again, SETTLE_S), done=plan.done and is_deleting(pool))
+
+    async def _keys_of(self, subject: Subject) -> KeysPlan:
+        """Keys that can't be looked after are a fault of theirs; the pool's other affairs go on."""
+        try:
+            return await self._keys.current(subject)
+        except (ForbiddenError, InvalidError, NotFoundError) as error:
+            self._metrics.errors.labels(error.reason).inc()
+            return KeysPlan((), (), fault=f"the operator can't look after the keys: {error}"[:1000])
+
+    async def _failed(self, key: PoolKey, state: _State, reason: str, error: Exception) -> Look:
+        state.failures += 1
+        self._count(key, "error", reason)
+        again = min(ERROR_S * 2 ** min(state.failures - 1, 10), MAX_ERROR_S) * _jitter()
+        log.warning(
+            "a look at a pool failed", pool=key.name, reason=reason, error=str(error), again_in_s=round(again, 1)
+        )
+        if reason not in ("unavailable", "not_leader") and state.failures > 1:
+            verdict = Verdict("Ready", "False", "ReconcileFailed", f"the operator tries again: {error}"[:1000])
+            try:
+                if body := await self._api.get(key.target):
+                    await self._write_fault(key, body, verdict)
+            except KubeError as further:
+                log.debug("nor could the status be written", pool=key.name, error=str(further))
+        return Look(again, settled=False)
+
+    async def _write_fault(self, key: PoolKey, body: Mapping[str, Any], verdict: Verdict) -> None:
+        """Change one condition of a status that can't be made anew."""
+        status = dict(body.get("status") or {})
+        previous = [Condition.model_validate(entry) for entry in status.get("conditions", ())]
+        [changed] = merge([verdict], previous, body["metadata"].get("generation", 0), self._wall())
+        others = [entry for entry in status.get("conditions", ()) if entry["type"] != verdict.type]
+        status["conditions"] = [*others, changed]
+        subject = Subject(key.target, body["metadata"]["uid"])
+        await self._applier.write_status(subject, status, body.get("status"))
+
+    def _count(self, key: PoolKey, outcome: str, reason: str = "") -> None:
+        self._metrics.passes.labels(key.kind, outcome).inc()
+        if reason:
+            self._metrics.errors.labels(reason).inc()
+
+    def _count_waiting(self) -> None:
+        waiting = [since for state in self._states.values() for since in state.waiting_since]
+        self._metrics.pods_waiting.set(len(waiting))
+        self._metrics.pods_waiting_seconds.set(max(0.0, self._wall() - min(waiting)) if waiting else 0.0)
+
+
+def with_faults(status: Mapping[str, Any], faults: tuple[Fault, ...], pool: Pool, now: float) -> Mapping[str, Any]:
+    """Return a status whose Ready says what the API server refused of this pool."""
+    if not faults:
+        return status
+    verdict = Verdict("Ready", "False", faults[0].reason, faults[0].message[:1000])
+    [ready] = merge([verdict], pool.status.conditions, pool.metadata.generation, now)
+    others = [entry for entry in status.get("conditions", ()) if entry["type"] != "Ready"]
+    return {**status, "conditions": [*others, ready]}
+
+
+def _view(pool: Pool, keys: KeysPlan) -> KeysView:
+    if pool.spec.keys.secret_ref is not None:
+        return KeysView()
+    if isinstance(pool, TransceiverPool):
+        return KeysView(keys.key_ids, keys.fault_for(pool.status.cluster_id or pool.spec.cluster_id))
+    return KeysView(keys.key_ids, keys.fault)
+
+
+def _jitter() -> float:
+    return random.uniform(0.75, 1.25)  # noqa: S311  (no secret)
