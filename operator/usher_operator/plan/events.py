@@ -19,6 +19,7 @@ def tell_changes(verdicts: Iterable[Verdict], previous: Iterable[Condition]) -> 
     for verdict in verdicts:
         is_new = before.get(verdict.type) != (verdict.status, verdict.reason)
         if is_new and verdict.status != "Unknown" and verdict.reason not in _QUIET:
-            level = "Normal" if verdict.status == "True" or verdict.type == "Progressing" else "Warning"
-            events.setdefault(verdict.reason, Tell(level, verdict.reason, verdict.message))
+            is_good = verdict.status == "True" or verdict.reason == "Complete"
+            tell = Tell("Normal" if is_good else "Warning", verdict.reason, verdict.message)
+            events.setdefault(verdict.reason, tell)
     return tuple(events.values())

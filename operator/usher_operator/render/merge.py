@@ -10,7 +10,7 @@ _KEYS = {
     "env": "name",
     "imagePullSecrets": "name",
     "initContainers": "name",
-    "ports": "containerPort",
+    "ports": "name",
     "schedulingGates": "name",
     "volumeMounts": "mountPath",
     "volumes": "name",
