@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, CliApp, CliSettingsSource, NoDecode, SettingsConfigDict, SettingsError
 
-from usher_core.errors import LocalError, describe
+from usher_core.errors import LocalError
 from usher_core.ids import split_host_port
 
 
@@ -65,20 +66,91 @@ class ProgramSettings(BaseSettings):
     def from_command_line(cls, arguments: Sequence[str]) -> Self:
         """Read flags and environment. `--help` prints the help and exits.
 
-        Raises LocalError that names the setting at fault.
+        Raises LocalError that names every setting at fault.
         """
+        see = f"see `usher {cls.program} --help`"
         try:
             flags = CliSettingsSource[Self](
-                cls, cli_prog_name=f"usher {cls.program}", add_argument_method=_add_argument
+                cls,
+                cli_prog_name=f"usher {cls.program}",
+                add_argument_method=_add_argument,
+                formatter_class=_HelpFormatter,
             )
             return CliApp.run(
                 cls, cli_args=list(arguments), cli_settings_source=flags, cli_cmd_method_name="ignored_method"
             )
         except ValidationError as error:
-            raise LocalError(f"usher {cls.program}: {describe(error)}", f"see `usher {cls.program} --help`") from None
+            faults = error.errors(include_url=False)
+            missing = {fault["loc"][0] for fault in faults if fault["type"] == "missing"}
+            make = "`usher keys new` makes key files and the token; " if missing & _MADE_BY_KEYS_NEW else ""
+            raise LocalError(f"usher {cls.program}: {_describe_all(cls, faults)}", make + see) from None
         except SettingsError as error:
             fault = str(error).removeprefix("error parsing CLI: ")
-            raise LocalError(f"usher {cls.program}: {fault}", f"see `usher {cls.program} --help`") from None
+            raise LocalError(f"usher {cls.program}: {fault}", see) from None
+
+
+_MADE_BY_KEYS_NEW = {"keys_file", "token_file"}
+_MAX_FAULTS = 5
+_MAX_QUOTED = 80
+_EXPECTED = {
+    "int_parsing": "a whole number is expected",
+    "int_from_float": "a whole number is expected",
+    "float_parsing": "a number is expected",
+    "finite_number": "a finite number is expected",
+    "bool_parsing": "true or false is expected",
+    "greater_than": "more than {gt} is expected",
+    "greater_than_equal": "at least {ge} is expected",
+    "less_than": "less than {lt} is expected",
+    "less_than_equal": "at most {le} is expected",
+    "literal_error": "{expected} is expected",
+    "string_too_short": "it is too short or empty",
+    "string_too_long": "at most {max_length} characters are expected",
+    "too_short": "it is too short or empty",
+}
+"""What pydantic's types of errors mean, in the words of usher; others keep pydantic's."""
+
+
+def _describe_all(settings: type[BaseSettings], faults: Sequence[ErrorDetails]) -> str:
+    """Return all faults in one line: first what is missing, as flags, then what is wrong."""
+    missing = [_flag(str(fault["loc"][0])) for fault in faults if fault["type"] == "missing"]
+    wrong = [_describe_one(settings, fault) for fault in faults if fault["type"] != "missing"]
+    told = wrong[:_MAX_FAULTS] + ([f"and {len(wrong) - _MAX_FAULTS} more"] if len(wrong) > _MAX_FAULTS else [])
+    if missing:
+        *others, last = missing
+        told.insert(0, f"{', '.join(others)} and {last} are needed" if others else f"{last} is needed")
+    return "; ".join(told)
+
+
+def _describe_one(settings: type[BaseSettings], fault: ErrorDetails) -> str:
+    message = str(fault["msg"]).removeprefix("Value error, ")
+    words = _EXPECTED.get(fault["type"])
+    expected = words.format(**fault.get("ctx", {})) if words else message
+    if not fault["loc"]:
+        # A rule about several settings, which names them itself.
+        return expected
+    name = str(fault["loc"][0])
+    value = fault["input"]
+    is_secret = "SecretStr" in str(settings.model_fields[name].annotation)
+    # Rules of ours mostly quote the value themselves.
+    is_quoted = fault["type"] == "value_error" and str(value) in message
+    quoted = "" if is_secret or is_quoted or not isinstance(value, str) else f" {value!r:.{_MAX_QUOTED}}"
+    return f"{_flag(name)}{quoted} (or USHER_{name.upper()}): {expected}"
+
+
+def _flag(field: str) -> str:
+    return f"--{field.replace('_', '-')}"
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Help in the form of the other commands, those of click."""
+
+    def add_usage(self, usage: str | None, actions: Any, groups: Any, prefix: str | None = None) -> None:
+        """Name no flag here: each has a line below."""
+        super().add_usage(usage or "%(prog)s [OPTIONS]", actions, groups, prefix or "Usage: ")
+
+    def start_section(self, heading: str | None) -> None:
+        """Write headings with a capital letter."""
+        super().start_section(heading and heading.capitalize())
 
 
 _VALUE_NAMES = {

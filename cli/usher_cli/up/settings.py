@@ -7,9 +7,8 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, SecretStr, model_validator
 
-from usher_core.errors import LocalError
 from usher_core.ids import is_loopback_host, split_host_port
-from usher_core.settings import ProgramSettings, TextList
+from usher_core.settings import HostPort, ProgramSettings, TextList
 
 MAX_RELAYS = 16
 MAX_TRANSCEIVERS = 64
@@ -20,11 +19,11 @@ class UpSettings(ProgramSettings):
 
     program: ClassVar[str] = "up"
 
-    http: str = Field(
+    http: HostPort = Field(
         default="127.0.0.1:8080",
         description="HOST:PORT of the HTTP API and the page; port 0 picks one; beyond loopback --api-key is needed",
     )
-    udp: str = Field(
+    udp: HostPort = Field(
         default="0.0.0.0:3478",
         description="HOST:PORT of the one UDP port that all relays share; port 0 picks one",
     )
@@ -50,11 +49,7 @@ class UpSettings(ProgramSettings):
 
     @model_validator(mode="after")
     def _needs_a_key_beyond_loopback(self) -> Self:
-        try:
-            host, _ = split_host_port(self.http)
-            _, _ = split_host_port(self.udp)
-        except LocalError as error:
-            raise ValueError(str(error)) from None
+        host, _ = split_host_port(self.http)
         if self.api_key is None and not is_loopback_host(host):
             raise ValueError(f"--http {self.http} can be reached from elsewhere, so --api-key is needed")
         return self

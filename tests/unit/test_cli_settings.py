@@ -1,0 +1,95 @@
+"""What the four programs say about settings that are missing or wrong: every flag, and the variable beside it."""
+
+import re
+from collections.abc import Iterator
+from typing import get_origin
+
+import pytest
+
+from usher_cli.up.settings import UpSettings
+from usher_core.errors import LocalError
+from usher_core.settings import ProgramSettings
+from usher_relay.settings import RelaySettings
+from usher_signaling.settings import SignalingSettings
+from usher_transceiver.settings import TransceiverSettings
+
+PROGRAMS: tuple[type[ProgramSettings], ...] = (UpSettings, RelaySettings, TransceiverSettings, SignalingSettings)
+
+
+def fault(settings: type[ProgramSettings], *flags: str) -> str:
+    with pytest.raises(LocalError) as caught:
+        settings.from_command_line(flags)
+    return str(caught.value)
+
+
+def needed(settings: type[ProgramSettings]) -> list[str]:
+    """Flags without which the program does not start, with a value each."""
+    values = {"listen": "1=127.0.0.1:0", "pod": "1"}
+    return [
+        f"--{name.replace('_', '-')}={values.get(name, 'file')}"
+        for name, field in settings.model_fields.items()
+        if field.is_required()
+    ]
+
+
+def choosy() -> Iterator[tuple[type[ProgramSettings], str]]:
+    """Settings that do not take every text."""
+    for settings in PROGRAMS:
+        for name, field in settings.model_fields.items():
+            kind = field.annotation
+            if kind in (int, float) or kind == float | None or kind == int | None or "Literal" in str(get_origin(kind)):
+                yield settings, name
+
+
+@pytest.mark.parametrize("settings", [RelaySettings, TransceiverSettings, SignalingSettings])
+def test_all_missing_flags_are_named_at_once_with_what_makes_the_files(settings: type[ProgramSettings]) -> None:
+    said = fault(settings)
+    for flag in needed(settings):
+        assert flag.partition("=")[0] in said
+    assert "are needed. `usher keys new` makes key files and the token" in said
+    assert said.endswith(f"see `usher {settings.program} --help`")
+
+
+def test_one_missing_flag_is_needed() -> None:
+    *most, last = needed(SignalingSettings)
+    assert fault(SignalingSettings, *most).startswith(f"usher signaling: {last.partition('=')[0]} is needed. ")
+
+
+@pytest.mark.parametrize("settings, name", list(choosy()))
+@pytest.mark.parametrize("by_environment", [False, True])
+def test_a_wrong_value_is_told_with_its_flag_and_its_variable(
+    settings: type[ProgramSettings], name: str, by_environment: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flag, variable = f"--{name.replace('_', '-')}", f"USHER_{name.upper()}"
+    if by_environment:
+        monkeypatch.setenv(variable, "bog us")
+    flags = [given for given in needed(settings) if not given.startswith(f"{flag}=")]
+    said = fault(settings, *flags, *([] if by_environment else [f"{flag}=bog us"]))
+    assert re.fullmatch(
+        rf"usher {settings.program}: {flag} 'bog us' \(or {variable}\): .+ is expected\. see `usher \w+ --help`", said
+    ), said
+
+
+def test_all_wrong_values_are_told_at_once_and_many_are_counted() -> None:
+    said = fault(UpSettings, "--relays=0", "--transceivers=nan", "--engine=go")
+    assert "--relays '0' (or USHER_RELAYS): at least 1 is expected; --transceivers 'nan'" in said
+    assert "'auto', 'python' or 'native' is expected" in said
+    numbers = [name for settings, name in choosy() if settings is SignalingSettings]
+    flags = [f"--{name.replace('_', '-')}=x" for name in numbers]
+    assert f"; and {len(numbers) - 5} more." in fault(SignalingSettings, *needed(SignalingSettings), *flags)
+
+
+def test_a_secret_is_never_repeated() -> None:
+    said = fault(SignalingSettings, *needed(SignalingSettings), "--redis-url=http://user:hunter2@redis")
+    assert "--redis-url (or USHER_REDIS_URL): a URL of Redis starts with" in said
+    assert "hunter2" not in said
+
+
+def test_help_has_the_form_of_the_other_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    for settings in PROGRAMS:
+        with pytest.raises(SystemExit):
+            settings.from_command_line(["--help"])
+        printed = capsys.readouterr().out
+        assert printed.startswith(f"Usage: usher {settings.program} [OPTIONS]\n")
+        assert "\nOptions:\n" in printed
+        assert "(design" not in printed
