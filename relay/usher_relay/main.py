@@ -143,8 +143,9 @@ class _Relay:
         sys.stdout.flush()
 
     def _on_signal(self) -> None:
+        if self._phase is Phase.SERVING:
+            log.info("told to end")
         self._shutdown.on_signal(time.monotonic())
-        log.info("told to end")
         self._look_at_phase()
 
     def _look_at_phase(self) -> None:
