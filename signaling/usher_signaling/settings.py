@@ -24,7 +24,7 @@ _HEADER = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class SignalingSettings(ProgramSettings):
-    """What signaling is told. Secrets come from files; `api_key` is the exception, for one machine (design D20)."""
+    """Answer the HTTP API and serve the pages. Secrets come from files or, on one machine, from the environment."""
 
     program: ClassVar[str] = "signaling"
 
