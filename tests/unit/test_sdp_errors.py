@@ -31,6 +31,11 @@ def changed(old: str, new: str) -> str:
         ("\r\n \n", "SDP is empty"),
         ('{"type":"offer","sdp":"v=0"}', 'SDP line 1: expected <letter>=<value>, got {"type":"offer","sdp":"v=0"}'),
         ("o=- 1 2 IN IP4 0.0.0.0\n", "SDP line 1: expected v=0, the start of an SDP offer, got o=- 1 2 IN IP4 0.0.0.0"),
+        (
+            "v=0o=- 1 2 IN IP4 0.0.0.0s=-t=0 0",
+            "SDP line 1: expected line ends, but they are missing: curl keeps them with --data-binary only, "
+            "got v=0o=- 1 2 IN IP4 0.0.0.0s=-t=0 0",
+        ),
         ("v=1\n", "SDP line 1: expected v=0, the start of an SDP offer, got v=1"),
         ("v=0\nhello\n", "SDP line 2: expected <letter>=<value>, got hello"),
         ("v=0\ns=a\x07b\n", "SDP line 2: expected no control character U+0007, got s=a?b"),

@@ -27,6 +27,8 @@ def parse_offer(text: str | bytes) -> Offer:
     document = read_document(text)
     if document.first is None:
         raise RemoteError("bad_sdp", "SDP is empty")
+    if document.first.kind == "v" and document.first.value.startswith("0o="):
+        raise document.first.error("expected line ends, but they are missing: curl keeps them with --data-binary only")
     if (document.first.kind, document.first.value) != ("v", "0"):
         raise document.first.error("expected v=0, the start of an SDP offer")
     if lite := document.session.first("ice-lite"):
