@@ -6,6 +6,7 @@ import base64
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from usher_core.internal_api import HeldKeys
@@ -36,6 +37,10 @@ SECRET_OF = {"relay": names.RELAY_KEYS_SECRET, "transceiver": names.TRANSCEIVER_
 
 class ConflictError(Exception):
     """409: another one was first."""
+
+
+parsed = cache(parse_key_file)
+"""Pods that read the same text share one file."""
 
 
 def fresh(seed: int, draw: int) -> bytes:
@@ -176,7 +181,7 @@ class World:
 
     def file(self, name: str) -> KeyFile:
         """Return the key file in a Secret."""
-        return parse_key_file(base64.b64decode(self.secrets[name]["data"][names.KEYS_FILE]).decode())
+        return parsed(base64.b64decode(self.secrets[name]["data"][names.KEYS_FILE]).decode())
 
     def demand(self, text: str) -> None:
         """Ask for a rotation as `usher keys rotate` does."""

@@ -103,8 +103,9 @@ def test_a_settled_namespace_is_left_alone(world: World) -> None:
 
 
 def test_without_pools_the_secrets_go_but_only_ours(world: World) -> None:
-    world.secrets[names.TOKEN_SECRET] = world.secrets[names.TOKEN_SECRET] | {
-        "metadata": {"name": names.TOKEN_SECRET, "namespace": "calls", "uid": "theirs"}
+    world.secrets[names.TOKEN_SECRET] = {
+        **world.secrets[names.TOKEN_SECRET],
+        "metadata": {"name": names.TOKEN_SECRET, "namespace": "calls", "uid": "theirs"},
     }
     plan = plan_keys(replace(world.seen(), is_wanted=False), world.settings, world.now, fresh(9, 9))
     deleted = {action.target.name for action in plan.actions if isinstance(action, Delete)}

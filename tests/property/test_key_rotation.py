@@ -1,0 +1,324 @@
+"""No call is lost to a rotation of keys: whatever lags, crashes or comes late, and with two operators at work.
+
+Relays and transceivers that are ready may read their Secrets as late as they like. Those that are not ready, and
+signaling, which reports nothing, read them within KUBELET_S. Pods that end read nothing any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.operator_keys import ACTIVE_FOR, CLUSTERS, DAY, SECRET_OF, ConflictError, World, fresh
+from usher_core.errors import LocalError, RemoteError
+from usher_core.ids import Route
+from usher_core.keys import HopKeyRing, IceKeyRing, KeyFile, newest_active
+from usher_operator import names
+from usher_operator.actions import Action
+from usher_operator.keys.holders import SETTLE_S, Holder
+from usher_operator.keys.key_set import MAX_GENERATIONS
+from usher_operator.plan.keys import LOOK_LAG_S, KeySettings, KeysPlan, plan_keys
+from usher_operator.seen import PodSeen
+
+KUBELET_S = SETTLE_S - LOOK_LAG_S - 20
+"""The longest that a kubelet takes to bring a changed Secret to a pod."""
+MOST_PODS = 3
+MOST_CALLS = 12
+ANY = st.integers(0, 1_000)
+
+
+class Rings:
+    """Rings of key files, made once: pods share what they read."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, tuple[KeyFile, IceKeyRing, HopKeyRing]] = {}
+
+    def of(self, file: KeyFile) -> tuple[IceKeyRing, HopKeyRing]:
+        """Return the rings of a file. Raises LocalError when it can't be used."""
+        if id(file) not in self._made:
+            self._made[id(file)] = (file, IceKeyRing(file.ice), HopKeyRing(file.hop))
+        return self._made[id(file)][1:]
+
+
+@dataclass
+class Operator:
+    """One replica: what its watch has shown it, and what it is about to do."""
+
+    pods: dict[str, PodSeen] = field(default_factory=dict)
+    watched_at: float = 0
+    todo: list[Action] = field(default_factory=list)
+
+    def watch(self, world: World) -> None:
+        """See the pods as they are."""
+        self.pods, self.watched_at = dict(world.pods), world.now
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call at a transceiver, by the ufrag that its client sends."""
+
+    transceiver: str
+    ufrag: bytes
+    until: float
+
+
+class Rotation(RuleBasedStateMachine):
+    """A namespace in which everything is late."""
+
+    @initialize(seed=st.integers(0, 50), every=st.sampled_from([0, 3_600, DAY]))
+    def begin(self, seed: int, every: float) -> None:
+        self.world = World(seed=seed, settings=KeySettings(every, CLUSTERS))
+        self.operators = [Operator(), Operator()]
+        self.rings = Rings()
+        self.calls: list[Call] = []
+        self.signaling: dict[str, KeyFile] = {}
+        self.written: dict[str, float] = {}
+        self.number = 0
+        self.world.settle()
+        for kind in ("relay", "transceiver"):
+            self._start(kind, ready=True)
+        self.start_signaling()
+        for operator in self.operators:
+            operator.watch(self.world)
+
+    # ---- operators
+
+    def _seen_by(self, operator: Operator) -> KeysPlan:
+        if self.world.now >= operator.watched_at + LOOK_LAG_S:
+            operator.watch(self.world)
+
+        def holders(kind: str) -> tuple[Holder, ...]:
+            live = {holder.pod.name: holder.held for holder in self.world.holders(kind)}
+            return tuple(
+                Holder(pod, live.get(pod.name))
+                for pod in operator.pods.values()
+                if pod.labels[names.COMPONENT_LABEL] == kind
+            )
+
+        seen = replace(self.world.seen(), relays=holders("relay"), transceivers=holders("transceiver"))
+        self.world.draws += 1
+        return plan_keys(seen, self.world.settings, self.world.now, fresh(self.world.seed, self.world.draws))
+
+    @rule(which=st.integers(0, 1))
+    def look(self, which: int) -> None:
+        """An operator looks; it acts later. What it had in mind before is lost, as by a crash."""
+        self._look(which)
+
+    def _look(self, which: int) -> None:
+        plan = self._seen_by(self.operators[which])
+        assert plan.fault == "" or "is older than" in plan.fault, plan.fault
+        self.operators[which].todo = list(plan.actions)
+
+    @rule(which=st.integers(0, 1), steps=st.integers(1, 4))
+    def act(self, which: int, steps: int) -> None:
+        self._act(which, steps)
+
+    def _act(self, which: int, steps: int) -> None:
+        operator = self.operators[which]
+        for _ in range(steps):
+            if not operator.todo:
+                return
+            action = operator.todo.pop(0)
+            before = dict(self.world.secrets)
+            try:
+                self.world.do(action)
+            except ConflictError:
+                operator.todo = []
+            for name, secret in self.world.secrets.items():
+                if before.get(name) is not secret:
+                    self.written[name] = self.world.now
+
+    @rule(which=st.integers(0, 1))
+    def come_to_rest(self, which: int) -> None:
+        """An operator does all that it can do now."""
+        self._come_to_rest(which)
+
+    def _come_to_rest(self, which: int) -> None:
+        for _ in range(20):
+            self._look(which)
+            if not self.operators[which].todo:
+                return
+            self._act(which, 10)
+
+    @rule(which=st.integers(0, 1))
+    def watch(self, which: int) -> None:
+        self.operators[which].watch(self.world)
+
+    # ---- people
+
+    @rule(is_heard=st.booleans())
+    def demand(self, is_heard: bool) -> None:
+        self.number += 1
+        self.world.demand(f"wish {self.number}")
+        if is_heard:
+            self._come_to_rest(0)
+
+    @rule(cluster=st.integers(1, 5))
+    def new_pool(self, cluster: int) -> None:
+        self.world.clusters |= {cluster}
+
+    # ---- pods
+
+    def _names(self, kind: str, test: Callable[[PodSeen], bool] = lambda pod: True) -> list[str]:
+        return [
+            name for name, pod in self.world.pods.items() if pod.labels[names.COMPONENT_LABEL] == kind and test(pod)
+        ]
+
+    def _start(self, kind: str, *, ready: bool) -> None:
+        self.number += 1
+        self.world.start(kind, f"{kind}-{self.number}", ready=ready)
+
+    @rule(kind=st.sampled_from(sorted(SECRET_OF)))
+    def start(self, kind: str) -> None:
+        if len(self._names(kind)) < MOST_PODS:
+            self._start(kind, ready=False)
+
+    @rule(pick=ANY, ready=st.booleans())
+    def change_readiness(self, pick: int, ready: bool) -> None:
+        pods = [pod for pod in self.world.pods.values() if pod.deleted_at is None]
+        if pods:
+            pod = pods[pick % len(pods)]
+            self.world.pods[pod.name] = replace(pod, ready=ready)
+
+    @rule(pick=ANY, grace=st.sampled_from([0, 30, 90, 3_600]))
+    def end(self, pick: int, grace: float) -> None:
+        running = [name for name, pod in self.world.pods.items() if pod.deleted_at is None]
+        if running:
+            self.world.end(running[pick % len(running)], grace)
+            self._pass(0)
+
+    @rule(kinds=st.sampled_from([("relay",), ("transceiver",), ("relay", "transceiver")]))
+    def ready_ones_reload(self, kinds: tuple[str, ...]) -> None:
+        for name in [name for kind in kinds for name in self._names(kind, lambda pod: pod.ready)]:
+            self.world.reload(name)
+
+    @rule(pick=ANY)
+    def reload(self, pick: int) -> None:
+        if self.world.pods:
+            self.world.reload(list(self.world.pods)[pick % len(self.world.pods)])
+
+    @rule()
+    def start_signaling(self) -> None:
+        if len(self.signaling) < MOST_PODS:
+            self.number += 1
+            self.signaling[f"signaling-{self.number}"] = self.world.file(names.SIGNALING_KEYS_SECRET)
+
+    @precondition(lambda self: self.signaling)
+    @rule(pick=ANY)
+    def reload_signaling(self, pick: int) -> None:
+        name = sorted(self.signaling)[pick % len(self.signaling)]
+        self.signaling[name] = self.world.file(names.SIGNALING_KEYS_SECRET)
+
+    # ---- time
+
+    @rule(seconds=st.sampled_from([1, 5, 12, 60, 200, 900]))
+    def wait(self, seconds: int) -> None:
+        self._pass(seconds)
+
+    @rule(hours=st.integers(1, 8))
+    def wait_long(self, hours: int) -> None:
+        for _ in range(hours):
+            self._pass(3_600)
+
+    def _pass(self, seconds: float) -> None:
+        """Let time pass, and let happen what must happen until then."""
+        end = self.world.now + seconds
+        while True:
+            due = [time for time in self._deadlines() if time > self.world.now]
+            self.world.now = min([*due, end])
+            self._keep_deadlines()
+            if self.world.now >= end:
+                return
+            self.nobody_loses_a_call()
+
+    def _deadlines(self) -> Iterator[float]:
+        yield from (time + KUBELET_S for time in self.written.values())
+        yield from (pod.deleted_at for pod in self.world.pods.values() if pod.deleted_at is not None)
+
+    def _keep_deadlines(self) -> None:
+        now = self.world.now
+        for name, pod in list(self.world.pods.items()):
+            if pod.deleted_at is not None and pod.deleted_at <= now:
+                del self.world.pods[name], self.world.files[name]
+            elif not pod.ready and self._is_due(SECRET_OF[pod.labels[names.COMPONENT_LABEL]]):
+                self.world.reload(name)
+        if self._is_due(names.SIGNALING_KEYS_SECRET):
+            self.signaling = dict.fromkeys(self.signaling, self.world.file(names.SIGNALING_KEYS_SECRET))
+        self.calls = [call for call in self.calls if call.until > now and call.transceiver in self.world.pods]
+
+    def _is_due(self, secret: str) -> bool:
+        return self.world.now >= self.written.get(secret, 0) + KUBELET_S
+
+    # ---- what holds
+
+    @rule(pick=ANY, random=st.binary(min_size=5, max_size=5))
+    def call(self, pick: int, random: bytes) -> None:
+        transceivers = self._names("transceiver")
+        if transceivers and len(self.calls) < MOST_CALLS:
+            name = transceivers[pick % len(transceivers)]
+            for cluster in self._clusters_of(name):
+                self.calls.append(Call(name, self._ufrag(name, cluster, random), self.world.now + ACTIVE_FOR))
+
+    def _clusters_of(self, name: str) -> tuple[int, ...]:
+        return self.world.files[name].ice[0].clusters
+
+    def _ufrag(self, name: str, cluster: int, random: bytes) -> bytes:
+        ring, _ = self.rings.of(self.world.files[name])
+        return ring.make(Route(cluster, 7), random, self.world.now)[0].encode()
+
+    @invariant()
+    def nobody_loses_a_call(self) -> None:
+        relays = self._names("relay", lambda pod: pod.ready)
+        for name in self._names("transceiver"):
+            for cluster in self._clusters_of(name):
+                self._opened_by_all(relays, self._ufrag(name, cluster, b"fresh"), f"a new call of {name}")
+        for call in self.calls:
+            self._opened_by_all(relays, call.ufrag, f"a call of {call.transceiver}")
+
+    def _opened_by_all(self, relays: list[str], ufrag: bytes, what: str) -> None:
+        for relay in relays:
+            try:
+                self.rings.of(self.world.files[relay])[0].open(ufrag)
+            except RemoteError as error:
+                raise AssertionError(f"{relay} does not open {what}: {error.reason}") from error
+
+    @invariant()
+    def hop_datagrams_verify_at_the_other_side(self) -> None:
+        relays = self._names("relay", lambda pod: pod.ready)
+        transceivers = self._names("transceiver", lambda pod: pod.ready)
+        for one in relays:
+            for other in transceivers:
+                self._verifies(one, other)
+                self._verifies(other, one)
+
+    def _verifies(self, sender: str, receiver: str) -> None:
+        number, key = self.rings.of(self.world.files[sender])[1].active(self.world.now)
+        held: dict[int, Any] = {each.id: each.key for each in self.world.files[receiver].hop}
+        assert held.get(number) == key, f"{receiver} does not verify what {sender} sends"
+
+    @invariant()
+    def every_replica_opens_what_another_one_seals(self) -> None:
+        for sender, file in self.signaling.items():
+            key = newest_active(file.seal, self.world.now)
+            assert key is not None
+            for receiver, other in self.signaling.items():
+                held = {each.id: each.key for each in other.seal}
+                assert held.get(key.id) == key.key, f"{receiver} does not open what {sender} seals"
+
+    @invariant()
+    def keys_are_bounded_and_rings_take_them(self) -> None:
+        assert len(self.world.keys.generations) <= MAX_GENERATIONS
+        for file in self.world.files.values():
+            try:
+                self.rings.of(file)
+            except LocalError as error:
+                raise AssertionError(str(error)) from error
+
+
+TestRotation = Rotation.TestCase
+TestRotation.settings = settings(max_examples=40, stateful_step_count=50)
