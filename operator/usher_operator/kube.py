@@ -5,28 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
 
 import aiohttp
-from kubernetes.aio import config
 from kubernetes.aio.client import Configuration
 from kubernetes.aio.client.api_client import ApiClient
 
 from usher_core.errors import LocalError, UsherError
 from usher_operator import names
 from usher_operator.actions import Manifest, Reference
+from usher_shell import kubernetes_client
 
 Json = dict[str, Any]
 
 REQUEST_S = 30.0
-CONNECT_S = 5.0
 MAX_CONNECTIONS = 32
-MAX_MESSAGE = 1024
-"""Characters of an error message that are kept: some quote the whole object."""
 
 _PLURALS = {
     ("v1", "ConfigMap"): "configmaps",
@@ -153,22 +148,8 @@ def path(target: Reference) -> str:
 
 
 async def load_configuration() -> Configuration:
-    """Return where the API server is and how to log in: the pod's ServiceAccount, else the kubeconfig.
-
-    Raises LocalError when there is neither.
-    """
-    configuration = Configuration()
-    try:
-        if os.environ.get("KUBERNETES_SERVICE_HOST") and not os.environ.get("KUBECONFIG"):
-            config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]
-        else:
-            await config.load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-    except (config.ConfigException, OSError) as error:
-        kubeconfig = os.environ.get("KUBECONFIG", str(Path("~/.kube/config")))
-        raise LocalError(
-            f"no way to the Kubernetes API: {error}",
-            f"run in a pod with a ServiceAccount, or set KUBECONFIG (tried {kubeconfig})",
-        ) from None
+    """Return where the API server is and how to log in. Raises LocalError when nothing tells."""
+    configuration = await kubernetes_client.load_configuration()
     configuration.connection_pool_maxsize = MAX_CONNECTIONS
     return configuration
 
@@ -278,7 +259,7 @@ class HttpKubeApi:
                     body=body,
                     auth_settings=["BearerToken"],
                 )
-                timeout = aiohttp.ClientTimeout(total=REQUEST_S, sock_connect=CONNECT_S)
+                timeout = aiohttp.ClientTimeout(total=REQUEST_S, sock_connect=kubernetes_client.CONNECT_S)
                 response = await self._client.call_api(*prepared, _request_timeout=timeout)
                 text = await response.read()  # type: ignore[no-untyped-call]
                 status = response.status
@@ -298,11 +279,15 @@ def _parse(text: bytes) -> Json:
         answer = json.loads(text)
     except ValueError:
         answer = None
-    return answer if isinstance(answer, dict) else {"message": text[:MAX_MESSAGE].decode(errors="replace")}
+    return (
+        answer
+        if isinstance(answer, dict)
+        else {"message": text[: kubernetes_client.MAX_MESSAGE].decode(errors="replace")}
+    )
 
 
 def _error(what: str, status: int, answer: Json, *, is_patch: bool) -> KubeError:
-    message = str(answer.get("message", ""))[:MAX_MESSAGE]
+    message = str(answer.get("message", ""))[: kubernetes_client.MAX_MESSAGE]
     text = f"{what}: {message} ({status})"
     match status:
         case 404:
