@@ -1,0 +1,150 @@
+"""What has to happen before the operator goes, in order: `python -m usher_operator.uninstall`, a hook of the chart.
+
+Pools are deleted while an operator is there to drain them: transceivers first, since their last calls need the relays.
+Then the operator is stopped, and its Leases are removed; a deleted Lease gives no pod id twice (design D13).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import click
+import structlog
+
+from usher_core.errors import UsherError
+from usher_core.logs import configure
+from usher_operator import names
+from usher_operator.actions import Reference
+from usher_operator.api.relay_pool import RelayPool
+from usher_operator.api.transceiver_pool import TransceiverPool
+from usher_operator.kube import HttpKubeApi, KubeApi, UnavailableError, load_configuration, reference
+
+log = structlog.get_logger()
+
+LOOK_EVERY_S = 2.0
+SAY_EVERY = 15
+"""Looks between two lines about what is still there."""
+CLUSTER_LEASE = "usher-cluster-"
+
+
+class Uninstaller:
+    """Deletes pools, the operator and its Leases.
+
+    Args:
+        api: the API server.
+        namespaces: that the operator looks after; none: all.
+        own_namespace: of the operator.
+        identity_namespace: of the Leases of cluster ids.
+        pause: seconds between two looks.
+    """
+
+    def __init__(
+        self,
+        api: KubeApi,
+        namespaces: tuple[str, ...],
+        own_namespace: str,
+        identity_namespace: str,
+        pause: float = LOOK_EVERY_S,
+    ) -> None:
+        self._api = api
+        self._namespaces = namespaces
+        self._own_namespace = own_namespace
+        self._identity_namespace = identity_namespace
+        self._pause = pause
+
+    async def run(self, deployment: str, lease: str) -> None:
+        """Do all of it; waits as long as calls last. Raises KubeError."""
+        for model in (TransceiverPool, RelayPool):
+            await self._delete_pools(model.kind)
+        await self._stop(deployment)
+        await self._delete_leases(lease)
+
+    async def _delete_pools(self, kind: str) -> None:
+        looks = 0
+        while pools := await self._pools(kind):
+            for pool in pools:
+                if "deletionTimestamp" not in pool["metadata"]:
+                    log.info("deleting", kind=kind, pool=_name(pool))
+                    await self._api.delete(reference(pool), pool["metadata"]["uid"])
+            if looks % SAY_EVERY == 0:
+                left = {_name(pool): (pool.get("status") or {}).get("sessions", 0) for pool in pools}
+                log.info("waiting for pools to drain", kind=kind, calls_left=left)
+            looks += 1
+            await asyncio.sleep(self._pause)
+
+    async def _pools(self, kind: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        for namespace in self._namespaces or ("",):
+            found += await self._list(names.API_VERSION, kind, namespace)
+        return found
+
+    async def _list(self, api_version: str, kind: str, namespace: str, labels: str = "") -> list[dict[str, Any]]:
+        """List, however long the API server is away: the Job has a deadline of its own."""
+        while True:
+            try:
+                return await self._api.select(api_version, kind, namespace, labels)
+            except UnavailableError as error:
+                log.warning("the API server does not answer; trying again", error=str(error))
+                await asyncio.sleep(self._pause)
+
+    async def _stop(self, deployment: str) -> None:
+        target = Reference("apps/v1", "Deployment", self._own_namespace, deployment)
+        found = await self._api.get(target)
+        if found is None:
+            return
+        log.info("stopping the operator", deployment=deployment)
+        await self._api.delete(target, found["metadata"]["uid"])
+        selector = ",".join(f"{name}={value}" for name, value in found["spec"]["selector"]["matchLabels"].items())
+        while pods := await self._list("v1", "Pod", self._own_namespace, selector):
+            log.info("waiting for its last pods", pods=len(pods))
+            await asyncio.sleep(self._pause)
+
+    async def _delete_leases(self, lease: str) -> None:
+        election = await self._api.get(Reference("coordination.k8s.io/v1", "Lease", self._own_namespace, lease))
+        clusters = await self._list("coordination.k8s.io/v1", "Lease", self._identity_namespace)
+        ours = [found for found in clusters if _is_cluster(found) and self._served(found)]
+        for found in [*ours, *([election] if election else [])]:
+            await self._api.delete(reference(found), found["metadata"]["uid"])
+
+    def _served(self, lease: Mapping[str, Any]) -> bool:
+        """Whether the holder was a pool of ours: other operators may keep theirs beside them."""
+        namespace = str((lease.get("spec") or {}).get("holderIdentity") or "").partition("/")[0]
+        return not self._namespaces or namespace in self._namespaces
+
+
+def _is_cluster(lease: Mapping[str, Any]) -> bool:
+    return str(lease["metadata"]["name"]).startswith(CLUSTER_LEASE)
+
+
+def _name(pool: Mapping[str, Any]) -> str:
+    return f"{pool['metadata']['namespace']}/{pool['metadata']['name']}"
+
+
+@click.command()
+@click.option("--namespace", "namespaces", multiple=True, help="Namespace with pools (repeatable); none: all.")
+@click.option("--own-namespace", required=True, help="Namespace of the operator.")
+@click.option("--identity-namespace", required=True, help="Namespace of the Leases of cluster ids.")
+@click.option("--deployment", required=True, help="Deployment of the operator.")
+@click.option("--lease", required=True, help="Lease that elects one of its replicas.")
+def main(namespaces: tuple[str, ...], own_namespace: str, identity_namespace: str, deployment: str, lease: str) -> None:
+    """Delete all pools, wait until their calls have ended, and stop the operator."""
+
+    async def work() -> None:
+        api = HttpKubeApi(await load_configuration())
+        try:
+            await Uninstaller(api, namespaces, own_namespace, identity_namespace).run(deployment, lease)
+        finally:
+            await api.close()
+
+    configure("json", "info")
+    try:
+        asyncio.run(work())
+    except UsherError as error:
+        sys.exit(f"usher uninstall: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""`python -m usher_operator.uninstall` against an API server: nothing is left, and nothing goes before its time."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from kubernetes.aio.client import Configuration
+
+from tests.kube_fake import KubeFake
+from usher_operator import names
+from usher_operator.kube import HttpKubeApi
+from usher_operator.uninstall import Uninstaller
+
+HOME = "usher-system"
+OPERATOR = "usher-operator"
+LABELS = {"app.kubernetes.io/component": "operator"}
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[KubeFake]:
+    async with KubeFake() as server:
+        server.create(
+            {
+                "apiVersion": "apps/v1",
+                "kind": "Deployment",
+                "metadata": {"name": OPERATOR, "namespace": HOME},
+                "spec": {"selector": {"matchLabels": LABELS}},
+            }
+        )
+        lease(server, OPERATOR, "replica-1")
+        yield server
+
+
+def pool(server: KubeFake, kind: str, namespace: str, name: str = "pool") -> None:
+    metadata = {"name": name, "namespace": namespace, "finalizers": [names.FINALIZER]}
+    server.create({"apiVersion": names.API_VERSION, "kind": kind, "metadata": metadata, "status": {"sessions": 3}})
+
+
+def lease(server: KubeFake, name: str, holder: str) -> None:
+    metadata = {"name": name, "namespace": HOME}
+    spec = {"holderIdentity": holder}
+    server.create({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec})
+
+
+def operator_pod(server: KubeFake) -> None:
+    metadata = {"name": "operator-1", "namespace": HOME, "labels": LABELS}
+    server.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {}})
+
+
+def is_ending(server: KubeFake, kind: str, namespace: str) -> bool:
+    return any("deletionTimestamp" in found["metadata"] for found in server.all(kind, namespace))
+
+
+def drained(server: KubeFake, kind: str, namespace: str) -> None:
+    """What the operator does once the last call has ended."""
+    server.change(kind, namespace, "pool", lambda body: body["metadata"].update(finalizers=[]))
+
+
+def uninstalling(server: KubeFake, *namespaces: str) -> "asyncio.Task[None]":
+    async def run() -> None:
+        configuration = Configuration()
+        configuration.host = server.url
+        api = HttpKubeApi(configuration)
+        try:
+            await Uninstaller(api, namespaces, HOME, HOME, pause=0.01).run(OPERATOR, OPERATOR)
+        finally:
+            await api.close()
+
+    return asyncio.create_task(run())
+
+
+def left(server: KubeFake) -> list[tuple[str, Any]]:
+    return sorted((resource, name) for resource, _, name in server.objects if not resource.startswith("namespaces"))
+
+
+async def test_relays_wait_for_the_last_call_and_the_operator_for_the_relays(server: KubeFake) -> None:
+    for kind in ("TransceiverPool", "RelayPool"):
+        pool(server, kind, "voice")
+    lease(server, "usher-cluster-7", "voice/pool")
+    operator_pod(server)
+    task = uninstalling(server)
+
+    await server.until(lambda: is_ending(server, "TransceiverPool", "voice"), "transceivers are told to end")
+    assert not is_ending(server, "RelayPool", "voice")
+    drained(server, "TransceiverPool", "voice")
+    await server.until(lambda: is_ending(server, "RelayPool", "voice"), "relays are told to end")
+    assert server.get("Deployment", HOME, OPERATOR)
+    drained(server, "RelayPool", "voice")
+    await server.until(lambda: not server.get("Deployment", HOME, OPERATOR), "the operator is stopped")
+    assert server.get("Lease", HOME, OPERATOR), "a replica that ends may still write it"
+    server.remove("Pod", HOME, "operator-1", force=True)
+    await asyncio.wait_for(task, 10)
+    assert left(server) == []
+
+
+async def test_pools_and_leases_of_other_namespaces_stay(server: KubeFake) -> None:
+    pool(server, "TransceiverPool", "theirs")
+    lease(server, "usher-cluster-1", "ours/pool")
+    lease(server, "usher-cluster-2", "theirs/pool")
+    await asyncio.wait_for(uninstalling(server, "ours"), 10)
+    assert left(server) == [
+        ("leases.coordination.k8s.io", "usher-cluster-2"),
+        ("transceiverpools.usher.fleet", "pool"),
+    ]
+
+
+async def test_a_second_run_finds_nothing_to_do(server: KubeFake) -> None:
+    for _ in range(2):
+        await asyncio.wait_for(uninstalling(server), 10)
+    assert left(server) == []
+
+
+async def test_it_waits_out_an_api_server_that_is_away(server: KubeFake) -> None:
+    server.fail(503, verb="list", times=3)
+    await asyncio.wait_for(uninstalling(server), 10)
+    assert left(server) == []
