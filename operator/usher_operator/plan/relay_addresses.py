@@ -1,0 +1,97 @@
+"""The public addresses of a RelayPool, for answers: IPs only (design D11)."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Iterator
+
+from usher_core.errors import LocalError
+from usher_core.ids import split_host_port
+from usher_operator.api.relay_pool import Address, Listener, RelayPool
+from usher_operator.render.relay import is_host_port
+from usher_operator.seen import NodeSeen, PodSeen, RelayPoolSeen
+
+MAX_ADDRESSES = 64
+
+
+def find_addresses(pool: RelayPool, seen: RelayPoolSeen) -> list[Address]:
+    """Return where clients can reach the relays, each address once, in a lasting order."""
+    found = list(_advertised(pool, seen) if pool.spec.exposure.advertised_addresses else _told(pool, seen))
+    usable = {(each.listener, each.ip, each.port): each for each in found if _is_public(each.ip)}
+    return [usable[key] for key in sorted(usable)][:MAX_ADDRESSES]
+
+
+def _advertised(pool: RelayPool, seen: RelayPoolSeen) -> Iterator[Address]:
+    for text in pool.spec.exposure.advertised_addresses:
+        try:
+            host, port = split_host_port(text, default_port=0)
+        except LocalError:
+            continue  # the API server refuses such a text
+        for ip in _ips(host, seen):
+            yield from _on(_listeners_of(pool, port), ip, port)
+
+
+def _listeners_of(pool: RelayPool, port: int) -> list[Listener]:
+    """Return the listeners behind a public port: all without one, the first where something maps the port."""
+    if not port:
+        return pool.spec.listeners
+    return [each for each in pool.spec.listeners if each.port == port] or pool.spec.listeners[:1]
+
+
+def _told(pool: RelayPool, seen: RelayPoolSeen) -> Iterator[Address]:
+    """What Service and nodes tell."""
+    kind, listeners = pool.spec.exposure.type, pool.spec.listeners
+    if is_host_port(pool):
+        for ip in _ips_of_nodes(_with_relay(seen.nodes, seen.pods)):
+            yield from _on(listeners, ip)
+        return
+    spec, status = (seen.service or {}).get("spec") or {}, (seen.service or {}).get("status") or {}
+    if spec.get("type", "ClusterIP") != kind:
+        return
+    if kind == "ClusterIP":
+        for ip in spec.get("clusterIPs") or [spec.get("clusterIP", "")]:
+            yield from _on(listeners, ip)
+    elif kind == "NodePort":
+        ports = {each.get("name"): each.get("nodePort", 0) for each in spec.get("ports") or ()}
+        is_local = pool.spec.exposure.external_traffic_policy == "Local"
+        # With Local a node without a ready relay drops what it gets.
+        nodes = _with_relay(seen.nodes, seen.pods) if is_local else [node for node in seen.nodes if node.ready]
+        for ip in _ips_of_nodes(nodes):
+            for listener in listeners:
+                if ports.get(listener.name):
+                    yield Address(listener=listener.id, ip=ip, port=ports[listener.name])
+    else:
+        for entry in (status.get("loadBalancer") or {}).get("ingress") or ():
+            for ip in _ips(entry.get("ip") or entry.get("hostname") or "", seen):
+                yield from _on(listeners, ip)
+
+
+def _on(listeners: Iterable[Listener], ip: str, port: int = 0) -> Iterator[Address]:
+    for listener in listeners:
+        yield Address(listener=listener.id, ip=ip, port=port or listener.port)
+
+
+def _ips(host: str, seen: RelayPoolSeen) -> tuple[str, ...]:
+    try:
+        return (str(ipaddress.ip_address(host)),)
+    except ValueError:
+        return seen.resolved.get(host, ())
+
+
+def _with_relay(nodes: Iterable[NodeSeen], pods: Iterable[PodSeen]) -> list[NodeSeen]:
+    hosts = {each.node for each in pods if each.ready and not each.is_ending}
+    return [node for node in nodes if node.ready and node.name in hosts]
+
+
+def _ips_of_nodes(nodes: Iterable[NodeSeen]) -> Iterator[str]:
+    """The IPv4 addresses: relays listen on 0.0.0.0, so an IPv6 address of their node leads nowhere."""
+    for node in nodes:
+        yield from (ip for ip in node.addresses if ":" not in ip)
+
+
+def _is_public(ip: str) -> bool:
+    try:
+        address = ipaddress.ip_address(ip)
+    except ValueError:
+        return False
+    return not (address.is_unspecified or address.is_multicast)

@@ -1,0 +1,279 @@
+"""What to do about a RelayPool: its workload, the way to it, and what its status says.
+
+Relays own no calls, so there is nothing to count down: Kubernetes' own rollouts and deletions do, and a relay that is
+told to end goes on until its flows have moved (design D15).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from usher_operator.actions import Action, Apply, Plan
+from usher_operator.api.relay_pool import Address, RelayPool, RelayPoolStatus
+from usher_operator.conditions import Verdict, merge
+from usher_operator.names import RELAY, REVISION_LABEL, pool_labels
+from usher_operator.plan.defaults import Defaults
+from usher_operator.plan.diagnosis import is_stuck, why_not_ready
+from usher_operator.plan.events import tell_changes
+from usher_operator.plan.relay_addresses import find_addresses
+from usher_operator.render.pod import child_name
+from usher_operator.render.relay import image_of, is_host_port, namespaces, relay_children, relay_workload
+from usher_operator.render.revision import is_current
+from usher_operator.seen import Json, PodSeen, RelayPoolSeen
+
+LOOK_AGAIN_S = 5.0
+"""Until the next look while something is on its way that no watch brings, such as an address."""
+_HOST_PORTS_ADMITTED = ("", "privileged")
+"""Levels of Pod Security that admit pods with host ports; "" is a namespace without a level."""
+
+
+def plan_relay_pool(pool: RelayPool, seen: RelayPoolSeen, now: float, defaults: Defaults) -> Plan:
+    """Return what to do, and the status. Pure; `now` in Unix seconds.
+
+    Kubernetes removes the children of a pool that is gone, so a deleted pool is done at once.
+    """
+    is_deleting = pool.metadata.deletion_timestamp is not None
+    accepted, keys = _accepted(pool, seen, defaults), _keys(pool, seen)
+    is_admitted = _is_admitted(pool, seen)
+    # Where relays may not have host ports, the last good state goes on, and so do its addresses.
+    addresses = find_addresses(pool, seen) if is_admitted else list(pool.status.addresses)
+    exposed = _exposed(pool, seen, addresses)
+    may_change = accepted.status == "True" and is_admitted and not is_deleting and not pool.spec.paused
+    manifest = relay_workload(pool, defaults) if accepted.status == "True" and is_admitted else None
+
+    actions: list[Action] = _applies(pool, seen, manifest) if may_change and manifest is not None else []
+    facts = _facts(pool, seen, manifest, image_of(pool, defaults))
+    blockers = [verdict for verdict in (accepted, keys) if verdict.status != "True"]
+    if not is_admitted:
+        blockers.append(exposed)
+    available, progressing = _available(facts, blockers), _progressing(facts, blockers)
+    ready = _ready(facts, [*blockers, *([exposed] if exposed.status != "True" else [])])
+    verdicts = [accepted, available, exposed, keys, progressing, ready]
+    actions += tell_changes(verdicts, pool.status.conditions)
+    return Plan(
+        tuple(actions),
+        _status(facts, seen, addresses, verdicts, now),
+        look_again=LOOK_AGAIN_S if ready.status != "True" else None,
+        done=is_deleting,
+    )
+
+
+def _applies(pool: RelayPool, seen: RelayPoolSeen, workload: Json) -> list[Action]:
+    there = {**seen.children, f"Service/{child_name(RELAY, pool.metadata.name)}": seen.service}
+    stale = [child for child in relay_children(pool) if not is_current(child, there.get(_key(child)))]
+    wanted, replicas = workload["spec"].get("replicas"), ((seen.workload or {}).get("spec") or {}).get("replicas")
+    if not is_current(workload, seen.workload) or (wanted is not None and replicas != wanted):
+        stale.append(dict(workload))
+    return [Apply(each) for each in stale]
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What the conditions about pods are made of. `revision`: of the template that pods shall have."""
+
+    pool: RelayPool
+    image: str
+    workload: Json | None
+    live: tuple[PodSeen, ...]
+    wanted: int
+    revision: str
+
+    @property
+    def ready(self) -> int:
+        """Relays that are ready."""
+        return sum(pod.ready for pod in self.live)
+
+    @property
+    def updated(self) -> int:
+        """Relays of the newest template."""
+        return sum(pod.labels.get(REVISION_LABEL) == self.revision for pod in self.live)
+
+    @property
+    def is_rolling(self) -> bool:
+        """Whether some relay has another template."""
+        return self.updated < len(self.live)
+
+    @property
+    def trouble(self) -> tuple[str, str] | None:
+        """Reason and message of what keeps relays from being ready."""
+        return why_not_ready(self.live, self.workload, self.image)
+
+
+def _facts(pool: RelayPool, seen: RelayPoolSeen, manifest: Json | None, image: str) -> _Facts:
+    workload = seen.workload if _is_ours(seen.workload, pool) else None
+    template = ((manifest or workload or {}).get("spec") or {}).get("template") or {}
+    labels = (template.get("metadata") or {}).get("labels") or {}
+    live = tuple(pod for pod in seen.pods if not pod.is_ending)
+    wanted = pool.spec.replicas
+    if pool.spec.workload == "DaemonSet":
+        wanted = ((workload or {}).get("status") or {}).get("desiredNumberScheduled") or len(live)
+    return _Facts(pool, image, workload, live, wanted, labels.get(REVISION_LABEL, ""))
+
+
+def _accepted(pool: RelayPool, seen: RelayPoolSeen, defaults: Defaults) -> Verdict:
+    if not image_of(pool, defaults):
+        text = "No image: set spec.image, or the operator's setting for the image of relays."
+        return Verdict("Accepted", "False", "NoImage", text)
+    name = child_name(RELAY, pool.metadata.name)
+    children = {f"{pool.spec.workload}/{name}": seen.workload, f"Service/{name}": seen.service, **seen.children}
+    for key, child in children.items():
+        if child is not None and not _is_ours(child, pool):
+            text = (
+                f"{key} exists and is not of this pool. After a deletion it goes by itself; otherwise delete it, or "
+                "give the pool another name."
+            )
+            return Verdict("Accepted", "False", "NameTaken", text)
+    return Verdict("Accepted", "True", "Accepted", "The spec can be carried out.")
+
+
+def _keys(pool: RelayPool, seen: RelayPoolSeen) -> Verdict:
+    reference = pool.spec.keys.secret_ref
+    if reference is not None:
+        if reference.name in seen.secrets:
+            return Verdict("KeysReady", "True", "KeysFound", f"Keys come from Secret {reference.name}.")
+        place = f"in namespace {pool.metadata.namespace}"
+        text = f"Secret {reference.name} of spec.keys.secretRef does not exist {place}: make it."
+        return Verdict("KeysReady", "False", "SecretMissing", text)
+    if seen.keys_fault:
+        return Verdict("KeysReady", "False", "KeysNotReady", _sentence(seen.keys_fault))
+    others = [each for each in namespaces(pool) if each != pool.metadata.namespace]
+    if others:
+        text = (
+            f"The transceivers in {', '.join(others)} have other keys than these relays, since the operator makes keys "
+            "for each namespace: set spec.keys.secretRef of both pools to Secrets of yours."
+        )
+        return Verdict("KeysReady", "False", "OtherNamespace", text)
+    if seen.keys_note:
+        return Verdict("KeysReady", "True", "Rotating", _sentence(seen.keys_note))
+    return Verdict("KeysReady", "True", "KeysFound", "The keys are there.")
+
+
+def _is_admitted(pool: RelayPool, seen: RelayPoolSeen) -> bool:
+    return not is_host_port(pool) or seen.pod_security in _HOST_PORTS_ADMITTED
+
+
+def _exposed(pool: RelayPool, seen: RelayPoolSeen, addresses: Sequence[Address]) -> Verdict:
+    exposure, namespace = pool.spec.exposure, pool.metadata.namespace
+    if not _is_admitted(pool, seen):
+        text = (
+            f"Pod Security {seen.pod_security} of namespace {namespace} forbids host ports: label the namespace "
+            "pod-security.kubernetes.io/enforce=privileged, or choose another exposure.type. The last good state goes "
+            "on."
+        )
+        return Verdict("Exposed", "False", "HostPortForbidden", text)
+    if addresses:
+        first = addresses[0]
+        more = f" and {len(addresses) - 1} more" if len(addresses) > 1 else ""
+        return Verdict("Exposed", "True", "Exposed", f"Clients reach the relays by {_text(first)}{more}.")
+    if exposure.advertised_addresses:
+        text = f"None of {', '.join(exposure.advertised_addresses)} has an IP: check exposure.advertisedAddresses."
+        return Verdict("Exposed", "False", "NameUnresolved", text)
+    return Verdict("Exposed", "False", *_no_address(pool, seen))
+
+
+def _no_address(pool: RelayPool, seen: RelayPoolSeen) -> tuple[str, str]:
+    kind, service = pool.spec.exposure.type, child_name(RELAY, pool.metadata.name)
+    if kind == "LoadBalancer":
+        status = ((seen.service or {}).get("status") or {}).get("loadBalancer") or {}
+        hosts = [entry["hostname"] for entry in status.get("ingress") or () if entry.get("hostname")]
+        if hosts:
+            return "NameUnresolved", f"{', '.join(hosts)} of Service {service} has no IP yet."
+        return "AddressPending", (
+            f"Service {service} has no address yet. Where no load balancer gives one, choose another exposure.type or "
+            "set exposure.advertisedAddresses."
+        )
+    if kind == "ClusterIP":
+        return "AddressPending", f"Service {service} has no address yet."
+    if not seen.nodes:
+        return "NodesUnknown", (
+            "The operator sees no nodes: let it list nodes (chart value rbac.readNodes), or set "
+            "exposure.advertisedAddresses."
+        )
+    return "NoReadyRelay", "No node with an address has a ready relay."
+
+
+def _available(facts: _Facts, blockers: Sequence[Verdict]) -> Verdict:
+    if facts.ready or not facts.wanted:
+        text = f"{facts.ready} of {facts.wanted} wanted relays are ready."
+        return Verdict("Available", "True", "RelaysReady", text)
+    return Verdict("Available", "False", *_lack(facts, blockers))
+
+
+def _progressing(facts: _Facts, blockers: Sequence[Verdict]) -> Verdict:
+    kind = "Progressing"
+    if facts.pool.metadata.deletion_timestamp is not None:
+        return Verdict(kind, "True", "Deleting", f"The pool is being deleted; {len(facts.live)} relays still run.")
+    if facts.pool.spec.paused:
+        return Verdict(kind, "False", "Paused", "spec.paused is true: nothing is changed until it is false.")
+    if blockers:
+        return Verdict(kind, "False", blockers[0].reason, blockers[0].message)
+    if is_stuck(facts.workload):
+        trouble = facts.trouble
+        text = trouble[1] if trouble else "The Deployment makes no progress."
+        return Verdict(kind, "False", "Stalled", f"{text} The relays of the last good template go on.")
+    if facts.is_rolling:
+        return Verdict(kind, "True", "RollingOut", _rollout(facts))
+    if facts.ready < facts.wanted:
+        return Verdict(kind, "True", "Scaling", f"{facts.ready} of {facts.wanted} relays are ready.")
+    return Verdict(kind, "False", "Complete", "The pool is as it shall be.")
+
+
+def _ready(facts: _Facts, blockers: Sequence[Verdict]) -> Verdict:
+    if facts.pool.metadata.deletion_timestamp is not None:
+        return Verdict("Ready", "False", "Deleting", "The pool is being deleted.")
+    if blockers or facts.ready < facts.wanted:
+        return Verdict("Ready", "False", *_lack(facts, blockers))
+    if facts.is_rolling:
+        trouble = facts.trouble
+        reason, more = (trouble[0], f" {trouble[1]}") if trouble else ("RollingOut", "")
+        return Verdict("Ready", "False", reason, _rollout(facts) + more)
+    return Verdict("Ready", "True", "Ready", f"All {facts.wanted} wanted relays are ready, and clients reach them.")
+
+
+def _lack(facts: _Facts, blockers: Sequence[Verdict]) -> tuple[str, str]:
+    """Return reason and message of why relays are missing."""
+    if blockers:
+        return blockers[0].reason, blockers[0].message
+    return facts.trouble or ("Scaling", f"{facts.ready} of {facts.wanted} wanted relays are ready.")
+
+
+def _rollout(facts: _Facts) -> str:
+    return f"{facts.updated} of {facts.wanted} relays have the newest template."
+
+
+def _status(
+    facts: _Facts, seen: RelayPoolSeen, addresses: Sequence[Address], verdicts: Sequence[Verdict], now: float
+) -> dict[str, Any]:
+    pool = facts.pool
+    found = RelayPoolStatus(
+        observed_generation=pool.metadata.generation,
+        replicas=len(facts.live),
+        ready_replicas=facts.ready,
+        updated_replicas=facts.updated,
+        selector=",".join(f"{key}={value}" for key, value in sorted(pool_labels(RELAY, pool.metadata.name).items())),
+        addresses=list(addresses),
+        key_ids=[] if pool.spec.keys.secret_ref else list(seen.key_ids[:64]),
+    )
+    values = found.model_dump(by_alias=True, exclude_none=True)
+    values["conditions"] = merge(verdicts, pool.status.conditions, pool.metadata.generation, now)
+    return values
+
+
+def _is_ours(child: Json | None, pool: RelayPool) -> bool:
+    owners = ((child or {}).get("metadata") or {}).get("ownerReferences") or ()
+    return any(owner.get("uid") == pool.metadata.uid for owner in owners)
+
+
+def _key(child: Json) -> str:
+    return f"{child['kind']}/{child['metadata']['name']}"
+
+
+def _text(address: Address) -> str:
+    host = f"[{address.ip}]" if ":" in address.ip else address.ip
+    return f"{host}:{address.port}"
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")

@@ -1,0 +1,203 @@
+"""The children of a RelayPool: a Deployment or DaemonSet, the Service in front of it, and the right to watch pods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from usher_operator.api.common import seconds
+from usher_operator.api.relay_pool import Listener, RelayPool
+from usher_operator.names import (
+    ADMIN_PORT_NAME,
+    APP,
+    COMPONENT_LABEL,
+    KEYS_FILE,
+    NAME_LABEL,
+    POD_ID_LABEL,
+    RELAY,
+    RELAY_KEYS_SECRET,
+    REVISION_LABEL,
+    TRANSCEIVER,
+    pool_labels,
+)
+from usher_operator.plan.defaults import Defaults
+from usher_operator.render import pod
+from usher_operator.render.merge import merge
+from usher_operator.render.revision import revision_of, with_revision
+
+Json = dict[str, Any]
+
+ADMIN_PORT = 9478
+HISTORY = 3
+"""Old ReplicaSets that are kept for `kubectl rollout undo` and for looking back."""
+_UNPRIVILEGED_FROM = 1024
+"""Lower ports need a sysctl before a process without privileges may bind them."""
+
+
+def keys_secret(pool: RelayPool) -> str:
+    """Return the name of the Secret with the keys."""
+    reference = pool.spec.keys.secret_ref
+    return reference.name if reference else RELAY_KEYS_SECRET
+
+
+def image_of(pool: RelayPool, defaults: Defaults) -> str:
+    """Return the image; "" when neither pool nor operator names one."""
+    return pool.spec.image or defaults.relay_image
+
+
+def is_host_port(pool: RelayPool) -> bool:
+    """Return whether clients reach the relays by the ports of nodes that they run on."""
+    return pool.spec.exposure.type == "HostPort"
+
+
+def namespaces(pool: RelayPool) -> tuple[str, ...]:
+    """Return the namespaces of the transceivers."""
+    return tuple(pool.spec.transceivers.namespaces) or (pool.metadata.namespace,)
+
+
+def relay_children(pool: RelayPool) -> list[Json]:
+    """Return all children but the workload, each labelled with its revision."""
+    children = (
+        pod.service_account(pool, RELAY),
+        _role(pool),
+        _role_binding(pool),
+        _service(pool),
+        pod.disruption_budget(pool, RELAY, pool.spec.disruption),
+    )
+    return [with_revision(child) for child in children]
+
+
+def relay_workload(pool: RelayPool, defaults: Defaults) -> Json:
+    """Return the Deployment or DaemonSet, labelled with its revision, and its pods with theirs."""
+    template = _template(pool, defaults)
+    template["metadata"]["labels"][REVISION_LABEL] = revision_of(template)
+    strategy = pool.spec.strategy
+    rollout = {
+        "type": "RollingUpdate",
+        "rollingUpdate": {"maxSurge": strategy.max_surge, "maxUnavailable": strategy.max_unavailable},
+    }
+    is_deployment = pool.spec.workload == "Deployment"
+    fields = {"replicas": pool.spec.replicas, "strategy": rollout} if is_deployment else {"updateStrategy": rollout}
+    return with_revision(
+        {
+            "apiVersion": "apps/v1",
+            "kind": pool.spec.workload,
+            "metadata": pod.child_metadata(pool, RELAY),
+            "spec": {
+                "selector": {"matchLabels": pool_labels(RELAY, pool.metadata.name)},
+                "revisionHistoryLimit": HISTORY,
+                "template": template,
+                **fields,
+            },
+        }
+    )
+
+
+def _template(pool: RelayPool, defaults: Defaults) -> Json:
+    spec = pool.spec
+    parts = pod.PodParts(
+        component=RELAY,
+        image=image_of(pool, defaults),
+        pull_policy=spec.image_pull_policy,
+        pull_secrets=spec.image_pull_secrets,
+        placement=spec.placement,
+        resources=spec.resources,
+        env=pod.environment(_env(pool)),
+        ports=(
+            *(_container_port(listener, on_host=is_host_port(pool)) for listener in spec.listeners),
+            {"name": ADMIN_PORT_NAME, "containerPort": ADMIN_PORT, "protocol": "TCP"},
+        ),
+        probes={
+            "startupProbe": pod.http_probe("/livez", ADMIN_PORT_NAME, period=1, failures=60),
+            "livenessProbe": pod.http_probe("/livez", ADMIN_PORT_NAME, period=10, failures=3),
+            # Design D15: a relay that turns unready still forwards, so that flows move before it ends.
+            "readinessProbe": pod.http_probe("/readyz", ADMIN_PORT_NAME, period=1, failures=1),
+        },
+        mounts=[pod.keys_mount(keys_secret(pool))],
+        grace=seconds(spec.drain.grace_period),
+        token=True,
+        # A DaemonSet has one pod on each node: there is nothing to spread.
+        spread=spec.workload == "Deployment",
+    )
+    return pod.pod_template(pool.metadata.name, parts, merge(_low_ports(pool), spec.pod_template))
+
+
+def _env(pool: RelayPool) -> dict[str, str]:
+    spec = pool.spec
+    return {
+        "USHER_LISTEN": ",".join(f"{listener.id}=0.0.0.0:{listener.port}" for listener in spec.listeners),
+        "USHER_ADMIN": f"0.0.0.0:{ADMIN_PORT}",
+        "USHER_KEYS_FILE": f"{pod.KEYS_PATH}/{KEYS_FILE}",
+        "USHER_PODS_NAMESPACE": ",".join(namespaces(pool)),
+        "USHER_PODS_SELECTOR": pods_selector(spec.transceivers.selector),
+        "USHER_ENGINE": spec.datapath.engine.lower(),
+        "USHER_MAX_FLOWS": str(spec.datapath.max_flows),
+        "USHER_HOP_MTU": str(spec.datapath.hop_mtu),
+        "USHER_GRACE": str(seconds(spec.drain.grace_period)),
+        "USHER_LOG_FORMAT": "json",
+    }
+
+
+def pods_selector(selector: Mapping[str, Any]) -> str:
+    """Return a label selector as the text of an API request: that of a pool, among transceivers that have an id."""
+    terms = [f"{NAME_LABEL}={APP}", f"{COMPONENT_LABEL}={TRANSCEIVER}", POD_ID_LABEL]
+    terms += [f"{key}={value}" for key, value in sorted((selector.get("matchLabels") or {}).items())]
+    for term in selector.get("matchExpressions") or ():
+        key, values = term["key"], ",".join(term.get("values") or ())
+        forms = {"In": f"{key} in ({values})", "NotIn": f"{key} notin ({values})", "Exists": key}
+        terms.append(forms.get(term["operator"], f"!{key}"))
+    return ",".join(terms)
+
+
+def _container_port(listener: Listener, *, on_host: bool) -> Json:
+    port = {"name": listener.name, "containerPort": listener.port, "protocol": listener.protocol}
+    return {**port, "hostPort": listener.port} if on_host else port
+
+
+def _low_ports(pool: RelayPool) -> Json:
+    if all(listener.port >= _UNPRIVILEGED_FROM for listener in pool.spec.listeners):
+        return {}
+    # One of the sysctls that Pod Security `restricted` calls safe.
+    sysctls = [{"name": "net.ipv4.ip_unprivileged_port_start", "value": "0"}]
+    return {"spec": {"securityContext": {"sysctls": sysctls}}}
+
+
+def _service(pool: RelayPool) -> Json:
+    exposure = pool.spec.exposure
+    # With HostPort nobody needs it from outside; it stays, so that a change of type never deletes an address.
+    kind = "ClusterIP" if is_host_port(pool) else exposure.type
+    ports: list[Json] = [
+        {"name": each.name, "port": each.port, "targetPort": each.name, "protocol": each.protocol}
+        for each in pool.spec.listeners
+    ]
+    spec: Json = {"type": kind, "selector": pool_labels(RELAY, pool.metadata.name), "ports": ports}
+    if kind != "ClusterIP":
+        spec["externalTrafficPolicy"] = exposure.external_traffic_policy
+        if exposure.node_port is not None:
+            ports[0]["nodePort"] = exposure.node_port
+    if kind == "LoadBalancer" and exposure.load_balancer_class is not None:
+        spec["loadBalancerClass"] = exposure.load_balancer_class
+    metadata = pod.child_metadata(pool, RELAY)
+    if exposure.annotations:
+        metadata["annotations"] = dict(exposure.annotations)
+    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
+
+
+def _role(pool: RelayPool) -> Json:
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": pod.child_metadata(pool, RELAY),
+        "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}],
+    }
+
+
+def _role_binding(pool: RelayPool) -> Json:
+    name = pod.child_name(RELAY, pool.metadata.name)
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": pod.child_metadata(pool, RELAY),
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
+        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": pool.metadata.namespace}],
+    }
