@@ -1,4 +1,4 @@
-"""`usher keys new`, `usher keys api` and `usher keys show`."""
+"""`usher keys new`, `usher keys api` and `usher keys show`; `usher keys rotate` is beside this file."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from usher_cli.key_files import write_key_files
+from usher_cli.keys_rotate import rotate
 from usher_core.errors import LocalError
 from usher_core.ids import MAX_CLUSTER
 from usher_core.keys import KeyFile, parse_key_file
@@ -18,6 +19,9 @@ from usher_signaling.api_keys import hashed_line, new_api_key
 @click.group(no_args_is_help=False)
 def keys() -> None:
     """Make and look at key files."""
+
+
+keys.add_command(rotate)
 
 
 @keys.command()
