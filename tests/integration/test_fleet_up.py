@@ -129,7 +129,7 @@ def test_with_a_key_only_its_holder_may_call(tmp_path: Path) -> None:
         with calling(fleet.url, "--seconds=1") as caller:
             result = caller.result()
         assert result["status"] == 1
-        assert "the server wants another key" in result["calls"][0]["wrong"][0]
+        assert "the server wants a key" in result["calls"][0]["wrong"][0]
         with calling(fleet.url, "--seconds=1", "--api-key=sesame") as caller:
             assert caller.result()["status"] == 0
         for pid in fleet.pids():

@@ -125,12 +125,19 @@ def test_duplicates_and_disorder_do_not_count_as_loss() -> None:
 
 
 def test_another_tone_is_wrong() -> None:
-    assert faults(findings(arrivals(source.tone(550))), TONE, SENT_S)[0] == "heard 550 Hz, sent 440 Hz"
+    assert faults(findings(arrivals(source.tone(550))), TONE, SENT_S)[0] == (
+        "heard 550 Hz, sent 440 Hz; a backend with words of its own needs --any-reply"
+    )
 
 
 def test_silence_is_wrong() -> None:
     silence = dataclasses.replace(TONE, packets=(TONE.silence,))
-    assert faults(findings(arrivals(silence)), TONE, SENT_S) == ["nothing was heard"]
+    found = findings(arrivals(silence))
+    assert faults(found, TONE, SENT_S) == [
+        "nothing was heard; a backend that waits for a pause needs --talk, one with words of its own --any-reply"
+    ]
+    for source_, any_reply in ((source.tone(440, 2.0), False), (TONE, True)):
+        assert faults(found, source_, SENT_S, any_reply=any_reply) == ["nothing was heard"]
 
 
 def test_noise_is_no_tone() -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
+import ssl
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Self
 from urllib.parse import SplitResult, urljoin, urlsplit
@@ -17,7 +20,11 @@ from usher_core.ids import is_loopback_host
 CALLS_PATH = "/v1/realtime/calls"
 ANSWER_LIMIT_S = 15.0
 """From the request to the last byte of the answer."""
+LOOK_LIMIT_S = 2.0
+"""What the server tells about a call is a help, and not to be waited for."""
 HANG_UP_LIMIT_S = 2.0
+ICE_GUESS = "does the advertised address lead to the relay's UDP port?"
+DTLS_GUESS = "larger packets may get lost on the way"
 MAX_ANSWER = 128 * 1024
 """Bytes of a body. An SDP answer has some KiB."""
 
@@ -127,31 +134,49 @@ class CallsApi:
         """POST the offer. Raises CallError."""
         try:
             answer = await self._ask("POST", self._url, ANSWER_LIMIT_S, offer)
-        except httpx.ConnectError:
-            raise CallError(f"nobody answers at {self._url}: is `usher up` running?") from None
+        except httpx.ConnectError as error:
+            raise CallError(self._unreachable(error)) from None
         except (httpx.TimeoutException, TimeoutError):
             raise CallError(
                 f"the server is at fault: no whole answer from {self._url} within {ANSWER_LIMIT_S:.0f} s"
             ) from None
+        except httpx.RemoteProtocolError:
+            raise CallError(f"what answers at {self._url} speaks no HTTP: {self._right_scheme_and_port}") from None
         except httpx.HTTPError as error:
-            raise CallError(f"talking to {self._url} failed: {error}") from None
+            raise CallError(
+                f"talking to {self._url} failed: {str(error) or 'the connection broke'}: {self._right_scheme_and_port}"
+            ) from None
         if answer.status != httpx.codes.CREATED:
-            raise CallError(_refusal(answer))
+            raise CallError(_refusal(answer, with_key="Authorization" in self._client.headers))
         return Placed(answer.text, self._call_url(answer.headers.get("Location")))
 
     async def describe(self, url: str) -> dict[str, Any]:
         """GET what the server tells about a call; empty when it does not tell. A call goes on without it."""
-        for _ in range(2):
-            try:
-                answer = await self._ask("GET", url, ANSWER_LIMIT_S)
-                found = answer.json() if answer.status == httpx.codes.OK else {}
-            except httpx.RemoteProtocolError:
-                # The server closed the connection that was kept alive; a new one gets an answer.
-                continue
-            except (httpx.HTTPError, CallError, TimeoutError, ValueError):
-                break
-            return found if isinstance(found, dict) else {}
-        return {}
+        answer = await self._look(url)
+        return _description(answer) if answer is not None else {}
+
+    async def why_ended(self, url: str) -> str | None:
+        """Return in words why a call ended; None when the server does not tell, or when the call goes on."""
+        answer = await self._look(url)
+        if answer is None:
+            return None
+        if answer.status == httpx.codes.GONE:
+            return "its transceiver is gone (call_gone)"
+        reason = _description(answer).get("end_reason")
+        if reason is None:
+            return None
+        words = _END_REASONS.get(str(reason))
+        return f"{words[0]} ({reason}){words[1]}" if words else f"the server ended it as {str(reason)[:64]}"
+
+    async def _look(self, url: str) -> _Answer | None:
+        with contextlib.suppress(httpx.HTTPError, CallError, TimeoutError):
+            async with asyncio.timeout(LOOK_LIMIT_S):
+                try:
+                    return await self._ask("GET", url, LOOK_LIMIT_S)
+                except httpx.RemoteProtocolError:
+                    # The server closed the connection that was kept alive; a new one gets an answer.
+                    return await self._ask("GET", url, LOOK_LIMIT_S)
+        return None
 
     async def hang_up(self, url: str) -> None:
         """End a call; a failure is of no matter, since closing the connection ends it too."""
@@ -176,6 +201,23 @@ class CallsApi:
                     raise CallError(f"the server is at fault: its answer has more than {MAX_ANSWER // 1024} KiB")
         return _Answer(response.status_code, response.headers, bytes(body))
 
+    def _unreachable(self, error: httpx.ConnectError) -> str:
+        """Return in words why there is no connection."""
+        host = urlsplit(self._url).hostname
+        causes = list(_causes(error))
+        if any(isinstance(cause, socket.gaierror) for cause in causes):
+            return f"the name {host} has no address: is it spelled right?"
+        if any(isinstance(cause, ssl.SSLCertVerificationError) for cause in causes):
+            return f"the certificate of {host} is not trusted: {error}"
+        if any(isinstance(cause, ssl.SSLError) for cause in causes):
+            return f"what answers at {self._url} speaks no TLS: {self._right_scheme_and_port}"
+        return f"nobody answers at {self._url}: is `usher up` running?"
+
+    @property
+    def _right_scheme_and_port(self) -> str:
+        other = "http" if self._url.startswith("https:") else "https"
+        return f"is the port right, or should the URL begin with {other}://?"
+
     def _call_url(self, location: str | None) -> str | None:
         """Return the call's own URL. Raises CallError when what the server names is none."""
         if location is None:
@@ -188,18 +230,49 @@ class CallsApi:
         return url
 
 
-def _refusal(answer: _Answer) -> str:
+_END_REASONS = {
+    "backend_failed": ("the backend failed", ": see the transceiver's log"),
+    "backend_ended": ("the backend ended it", ""),
+    "dtls_failed": ("the transceiver gave DTLS up", f": {DTLS_GUESS}"),
+    "no_first_check": ("no check of ours reached the transceiver", f": {ICE_GUESS}"),
+    "silent": ("nothing of ours reached the transceiver any more", ""),
+    "internal_error": ("the transceiver failed", ": see its log"),
+}
+"""By `end_reason`: what it means, and what to do."""
+
+
+def _description(answer: _Answer) -> dict[str, Any]:
+    """Return what the server tells about a call, or nothing."""
+    try:
+        found = answer.json() if answer.status == httpx.codes.OK else {}
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and those that led to it."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
+def _refusal(answer: _Answer, *, with_key: bool) -> str:
     try:
         said = str(answer.json()["error"]["message"])
     except (ValueError, KeyError, TypeError):
         said = answer.text
     said = " ".join(said.split())[:200]
+    no_api = "there is no calls API here: is this the base URL of usher?"
     words = {
         400: "the server does not like our offer",
-        401: "the server wants another key (--api-key, or USHER_API_KEY)",
+        401: f"the server {'does not take this key' if with_key else 'wants a key'} (--api-key, or USHER_API_KEY)",
         403: "the server forbids it",
-        404: "there is no calls API here: is this the base URL of usher?",
+        404: no_api,
+        405: no_api,
         429: "the server has too many requests",
+        502: "the server could not make the call",
         503: "no transceiver takes the call now",
     }.get(answer.status, "the server refused")
     return f"{words} (HTTP {answer.status}{f': {said}' if said else ''})"

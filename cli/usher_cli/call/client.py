@@ -28,14 +28,15 @@ from aiortc.mediastreams import MediaStreamError
 from aiortc.rtp import RtpPacket
 from aiortc.stats import RTCRemoteInboundRtpStreamStats
 
-from usher_cli.call.api import CallError, CallsApi
+from usher_cli.call.api import DTLS_GUESS, ICE_GUESS, CallError, CallsApi
 from usher_cli.call.opus import FRAME_S, FRAME_SAMPLES, RATE
 from usher_cli.call.reception import MAX_PACKETS, RtpArrival
 from usher_cli.call.source import Source
 
 CONNECT_LIMIT_S = 20.0
 LOOK_AFTER_S = 2.0
-"""The server is asked for the path of a call this long after it was made: then it knows it."""
+"""The server is asked for the path of a call this long after it was made: then it knows it. While a call does not come
+about, it is asked as often whether the call has ended."""
 MAX_EVENTS = 200
 EVENTS_LABEL = "oai-events"
 
@@ -126,9 +127,9 @@ async def place_call(
         drain = asyncio.create_task(_drain(receiver.track))
         stack.callback(drain.cancel)
 
-        await _first_of(connected, ended, timeout=CONNECT_LIMIT_S)
+        cause = await _connect(api, placed.url, connected, ended)
         if record.dtls_at is None:
-            raise CallError(_not_connected(record))
+            raise CallError(_not_connected(record, cause))
         progress("connected")
         await _first_of(ended, timeout=min(seconds / 2, LOOK_AFTER_S))
         if placed.url is not None:
@@ -136,7 +137,12 @@ async def place_call(
         await _first_of(ended, timeout=record.dtls_at + seconds - time.monotonic())
         record.ended_at = time.monotonic()
         if ended.is_set():
-            record.broke = f"the connection ended by itself {record.ended_at - record.dtls_at:.1f} s after it was made"
+            lasted = f"{record.ended_at - record.dtls_at:.1f} s"
+            record.broke = _with_cause(
+                f"the connection ended by itself {lasted} after it was made", await _why_ended(api, placed.url)
+            )
+        elif not record.arrivals and (cause := await _why_ended(api, placed.url)):
+            record.broke = cause
         record.sent_from = track.sent_from
         record.late_s = track.late_s
         await _read_reports(connection, record)
@@ -190,10 +196,32 @@ async def _first_of(*events: asyncio.Event, timeout: float) -> None:  # noqa: AS
         wait.cancel()
 
 
-def _not_connected(record: CallRecord) -> str:
-    if record.ice_at is None:
-        return "no ICE check was answered: does the advertised address lead to the relay's UDP port?"
-    return "ICE came about, but DTLS did not: larger packets may get lost on the way"
+async def _connect(api: CallsApi, url: str | None, connected: asyncio.Event, ended: asyncio.Event) -> str | None:
+    """Wait until the call is connected, has ended, or took too long; return why it ended where the server tells."""
+    deadline = time.monotonic() + CONNECT_LIMIT_S
+    while not connected.is_set():
+        await _first_of(connected, ended, timeout=min(LOOK_AFTER_S, deadline - time.monotonic()))
+        if connected.is_set():
+            break
+        cause = await _why_ended(api, url)
+        if cause or ended.is_set() or time.monotonic() >= deadline:
+            return cause
+    return None
+
+
+async def _why_ended(api: CallsApi, url: str | None) -> str | None:
+    return await api.why_ended(url) if url is not None else None
+
+
+def _not_connected(record: CallRecord, cause: str | None) -> str:
+    symptom, guess = ("no ICE check was answered", ICE_GUESS)
+    if record.ice_at is not None:
+        symptom, guess = ("ICE came about, but DTLS did not", DTLS_GUESS)
+    return _with_cause(symptom, cause) if cause else f"{symptom}: {guess}"
+
+
+def _with_cause(symptom: str, cause: str | None) -> str:
+    return f"{symptom}; {cause}" if cause else symptom
 
 
 def _tap(receiver: RTCRtpReceiver, arrivals: list[RtpArrival]) -> None:

@@ -143,14 +143,15 @@ def call(  # noqa: PLR0913  (one parameter per flag)
         via=via,
         any_reply=any_reply,
     )
+    progress = report.progress if as_json else report.short_progress
     started, cpu = time.monotonic(), time.process_time()
     load_report = None
     if load:
         from usher_cli.call.load import place_load  # noqa: PLC0415
 
-        results, load_report = run_interruptible(place_load(plan, full_every, report.progress))
+        results, load_report = run_interruptible(place_load(plan, full_every, progress))
     else:
-        results = run_interruptible(place_calls(plan, report.progress))
+        results = run_interruptible(place_calls(plan, progress))
     summary = result.summarise(results, time.monotonic() - started, time.process_time() - cpu)
     if as_json:
         print(json.dumps(result.as_json(results, summary, load_report)))

@@ -14,7 +14,7 @@ import contextlib
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from usher_cli.call.api import CallError, CallsApi
 from usher_cli.call.light_client import LightClient
 from usher_cli.call.opus import FRAME_S
 from usher_cli.call.result import CallResult, spread
-from usher_cli.call.run import Plan, place_calls
+from usher_cli.call.run import Plan, Progress, place_calls
 from usher_transceiver.certificate import Certificate
 
 SETTING_UP = 8
@@ -36,8 +36,6 @@ MIN_RETURNED_SHARE = 0.95
 MAX_CPU_SHARE = 0.8
 MAX_SEND_LAG_S = 0.02
 _READS_AT_ONCE = 16
-
-Progress = Callable[[int, str], None]
 
 
 @dataclass(slots=True)
@@ -128,7 +126,9 @@ async def _connect(api: CallsApi, call: LightCall, via: tuple[str, int] | None) 
     deadline = time.monotonic() + CONNECT_LIMIT_S
     while not call.client.is_connected:
         if call.client.record.ended is not None or time.monotonic() > deadline:
-            raise CallError(call.client.record.ended or "not connected in time")
+            symptom = call.client.record.ended or "not connected in time"
+            why = await api.why_ended(placed.url) if placed.url is not None else None
+            raise CallError(f"{symptom}; {why}" if why else symptom)
         # The sender drives the client's timers.
         await asyncio.sleep(0.01)
 

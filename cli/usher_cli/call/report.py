@@ -8,23 +8,30 @@ from typing import Any
 
 from usher_cli.call.result import CallResult
 
-_COLUMNS: tuple[tuple[str, str, int], ...] = (
-    ("answer", "offer_answer_ms", 7),
-    ("ICE", "ice_ms", 7),
-    ("DTLS", "dtls_ms", 7),
-    ("audio", "first_audio_ms", 7),
-    ("RTT", "rtt_ms", 7),
-    ("delay", "delay_ms", 7),
-    ("gap", "longest_gap_ms", 8),
-    ("lost", "lost", 6),
-    ("Hz", "tone_hz", 8),
-    ("dBFS", "level_dbfs", 7),
+_COLUMNS: tuple[tuple[str, str, str, int], ...] = (
+    ("answer", "ms", "offer_answer_ms", 7),
+    ("ICE", "ms", "ice_ms", 7),
+    ("DTLS", "ms", "dtls_ms", 7),
+    ("first audio", "ms", "first_audio_ms", 12),
+    ("RTT", "ms", "rtt_ms", 7),
+    ("delay", "ms", "delay_ms", 7),
+    ("gap", "ms", "longest_gap_ms", 8),
+    ("lost", "packets", "lost", 8),
+    ("tone", "Hz", "tone_hz", 8),
+    ("level", "dBFS", "level_dbfs", 7),
 )
+"""Title, unit, field and width of each column."""
 
 
-def progress(number: int, step: str) -> None:
-    """Say on stderr what a call does; number 0 stands for the light calls of a load."""
-    print(f"call {number}: {printable(step)}" if number else f"load: {printable(step)}", file=sys.stderr, flush=True)
+def progress(number: int, step: str, why: str | None = None) -> None:
+    """Say on stderr what a call does."""
+    said = printable(f"{step}: {why}" if why else step)
+    print(f"call {number}: {said}" if number else f"load: {said}", file=sys.stderr, flush=True)
+
+
+def short_progress(number: int, step: str, why: str | None = None) -> None:  # noqa: ARG001  (the table says why)
+    """Say the same, for those who read the table next."""
+    progress(number, step)
 
 
 def printable(text: str) -> str:
@@ -33,10 +40,13 @@ def printable(text: str) -> str:
 
 
 def text(results: Sequence[CallResult], summary: dict[str, Any]) -> str:
-    """Return the table of calls and the summary. Times in ms."""
-    lines = ["call  ok " + "".join(f"{title:>{width}}" for title, _, width in _COLUMNS) + "  transceiver"]
+    """Return the table of calls and the summary."""
+    lines = [
+        "call  ok " + "".join(f"{title:>{width}}" for title, _, _, width in _COLUMNS) + "  transceiver",
+        "         " + "".join(f"{unit:>{width}}" for _, unit, _, width in _COLUMNS),
+    ]
     for number, result in enumerate(results, 1):
-        cells = "".join(f"{_cell(getattr(result, name)):>{width}}" for _, name, width in _COLUMNS)
+        cells = "".join(f"{_cell(getattr(result, name)):>{width}}" for _, _, name, width in _COLUMNS)
         lines.append(f"{number:>4}  {'yes' if result.ok else 'NO ':<3}{cells}  {printable(result.transceiver or '-')}")
         lines += [f"      {printable(fault)}" for fault in result.wrong]
     lines.append("")

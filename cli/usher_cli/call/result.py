@@ -20,6 +20,7 @@ MIN_HEARD_S = 0.5
 MIN_FILE_SHARE = 0.8
 LAG_S = 0.5
 """Of what was sent at the end of a call, not all has come back when it ends."""
+_HINT_FOR_SILENCE = "; a backend that waits for a pause needs --talk, one with words of its own --any-reply"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,8 @@ def faults(findings: Findings, source: Source, sent_s: float, *, any_reply: bool
     With `any_reply` the backend says something of its own, and 0.5 s of any sound is right.
     """
     if findings.first_sound_at is None:
-        return ["nothing was heard"]
+        waits = source.loop and not any_reply
+        return [f"nothing was heard{_HINT_FOR_SILENCE if waits else ''}"]
     if any_reply:
         return _too_short(findings, MIN_HEARD_S)
     wrong: list[str] = []
@@ -138,7 +140,10 @@ def faults(findings: Findings, source: Source, sent_s: float, *, any_reply: bool
             wrong.append("what was heard does not follow what was sent; expect that with --any-reply only")
         return wrong
     if not _is_frequency(findings.tone_hz, source.frequency):
-        wrong.append(f"heard {findings.tone_hz or 0:.0f} Hz, sent {source.frequency:.0f} Hz")
+        wrong.append(
+            f"heard {findings.tone_hz or 0:.0f} Hz, sent {source.frequency:.0f} Hz; "
+            "a backend with words of its own needs --any-reply"
+        )
     if source.seconds is not None:
         return wrong + _too_short(findings, min(MIN_HEARD_S, source.seconds / 2))
     sent_level = float(sum(source.levels) / len(source.levels))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -17,7 +17,11 @@ from usher_cli.call.result import CallResult, failed, judge
 from usher_cli.call.source import Source, write_wav
 from usher_cli.call.steady_checks import use_steady_checks
 
-Progress = Callable[[int, str], None]
+
+class Progress(Protocol):
+    """Is told what a call does, and `why` where something is wrong; number 0 stands for the light calls of a load."""
+
+    def __call__(self, number: int, step: str, why: str | None = None) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +56,9 @@ async def place_calls(plan: Plan, progress: Progress) -> list[CallResult]:
                         api, plan.source, plan.seconds, lambda step: progress(number, step), plan.via
                     )
                 except CallError as error:
-                    progress(number, f"failed: {error}")
+                    progress(number, "failed", str(error))
                     return failed(str(error))
-                progress(number, record.broke or "hung up")
+                progress(number, "hung up" if record.broke is None else "broke", record.broke)
                 return record
 
         records = await asyncio.gather(*(one(number) for number in range(1, plan.count + 1)))
