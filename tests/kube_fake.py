@@ -162,6 +162,7 @@ class KubeFake:
         self._compacted = 0
         self._changed = asyncio.Condition()
         self._epoch = 0
+        self._stalls = 0
         self._faults: list[Fault] = []
         self._applied: dict[tuple[Key, str, str], Json] = {}
         self._runner: web.AppRunner | None = None
@@ -239,6 +240,11 @@ class KubeFake:
     def close_watches(self) -> None:
         """End all watches, as a server that restarts does."""
         self._epoch += 1
+        self._wake()
+
+    def stall_watches(self) -> None:
+        """Send nothing more on the watches that are open, without closing them: a network that swallows packets."""
+        self._stalls += 1
         self._wake()
 
     def on_change(self, listener: Callable[[str, Json], None]) -> None:
@@ -551,14 +557,25 @@ class KubeFake:
         return {"kind": "APIResourceList", "groupVersion": name, "resources": entries}
 
     def _list(self, call: Call, resource: Resource) -> Json:
-        found = self._select(
-            resource.id, call.namespace, call.query.get("labelSelector", ""), call.query.get("fieldSelector", "")
+        query = call.query
+        found = list(
+            self._select(resource.id, call.namespace, query.get("labelSelector", ""), query.get("fieldSelector", ""))
         )
+        version, start = self._version, 0
+        if "continue" in query:
+            # Pages are of one moment on a real server; here they are of now, which clients must bear as well.
+            version, start = map(int, query["continue"].split("/"))
+            if version < self._compacted:
+                raise ApiError(410, "The provided continue parameter is too old")
+        end = start + int(query.get("limit") or len(found))
+        metadata = {"resourceVersion": str(version)}
+        if end < len(found):
+            metadata |= {"continue": f"{version}/{end}"}
         return {
             "kind": f"{resource.kind}List",
             "apiVersion": resource.api_version,
-            "metadata": {"resourceVersion": str(self._version)},
-            "items": list(found),
+            "metadata": metadata,
+            "items": found[start:end],
         }
 
     def _replace(self, resource: Resource, key: Key, body: Json, subresource: str) -> Json:
@@ -652,6 +669,7 @@ class KubeFake:
         loop = asyncio.get_running_loop()
         end = loop.time() + float(query.get("timeoutSeconds") or 1800)
         epoch = self._epoch
+        stalls = self._stalls
         if not since or query.get("sendInitialEvents") == "true":
             since = self._version
             for body in list(self._select(resource.id, call.namespace, query.get("labelSelector", ""), fields)):
@@ -660,6 +678,9 @@ class KubeFake:
                 yield self._bookmark(resource, since, {"k8s.io/initial-events-end": "true"})
         bookmark_at = loop.time() + self._bookmark_every
         while epoch == self._epoch and not self._stopping and not self.is_down and loop.time() < end:
+            if stalls != self._stalls:
+                await asyncio.sleep(0.05)
+                continue
             if since < self._compacted:
                 yield {"type": "ERROR", "object": ApiError(410, "too old resource version").body}
                 return

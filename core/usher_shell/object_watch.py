@@ -48,6 +48,8 @@ MAX_OBJECTS = 100_000
 RESUMABLE = {0, 401, 429, 503}
 """Statuses of a watch that was not begun, after which the version is still good; after others we list anew."""
 
+TOO_MANY = "too_many"
+"""Why an object is skipped that `parse` did not refuse."""
 RESTARTS = ("busy", "ended", "expired", "forbidden", "malformed", "not_found", "refused", "silent", "unauthorized",
             "unconfigured", "unreachable")  # fmt: skip
 """Why lists and watches end: the keys of `restarts`."""
@@ -225,7 +227,7 @@ class ObjectWatch(Generic[ParsedT]):
         was_skipped = skipped.pop(uid, self.skipped.get(uid))
         try:
             if len(objects) >= MAX_OBJECTS:
-                raise RemoteError("too_many", f"no more than {MAX_OBJECTS} are followed")
+                raise RemoteError(TOO_MANY, f"no more than {MAX_OBJECTS} are followed")
             parsed = self._parse(body)
         except RemoteError as error:
             if len(skipped) < MAX_OBJECTS:

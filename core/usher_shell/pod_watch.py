@@ -22,7 +22,6 @@ log = structlog.get_logger()
 
 GATHER_S = 0.02
 """Least time between two tables: a hundred pods at once make a few tables, not a hundred."""
-MAX_NAMESPACES = 16
 
 
 class PodWatch:

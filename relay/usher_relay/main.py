@@ -20,7 +20,7 @@ from usher_relay.admin import Admin
 from usher_relay.engine.interface import Engine, EngineConfig
 from usher_relay.engine.select import select_engine
 from usher_relay.metrics import relay_registry
-from usher_relay.routes.static_file import StaticFileRoutes
+from usher_relay.routes.select import select_routes
 from usher_relay.settings import RelaySettings
 from usher_relay.shutdown import Phase, Shutdown
 from usher_shell.http_server import HttpServer
@@ -77,14 +77,17 @@ class _Relay:
     def __init__(self, settings: RelaySettings, engine: Engine, keys: _Keys) -> None:
         self._engine = engine
         self._keys = keys
-        self._routes = StaticFileRoutes(settings.routes_file)
+        self._routes = select_routes(settings)
         self._shutdown = Shutdown(settings.grace)
         self._phase = Phase.SERVING
+        registry = relay_registry(engine, {"routes": self._routes.status, "keys": keys.file.status})
+        for collector in self._routes.collectors():
+            registry.register(collector)
         self._admin = Admin(
             engine,
             self._routes.status,
             lambda: self._phase is Phase.LEAVING,
-            relay_registry(engine, {"routes": self._routes.status, "keys": keys.file.status}),
+            registry,
             local=is_loopback_host(split_host_port(settings.admin)[0]),
         )
         self._server = HttpServer(

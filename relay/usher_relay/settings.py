@@ -9,7 +9,8 @@ from pydantic import Field, field_validator
 
 from usher_core.errors import LocalError
 from usher_core.ids import pack_address
-from usher_core.settings import HostPort, ProgramSettings, TextList
+from usher_core.route_settings import RouteSettings
+from usher_core.settings import HostPort, TextList
 from usher_relay.flows import PROBATION_PER_UFRAG
 from usher_relay.listeners import Listener, parse_listener
 from usher_relay.state import Limits
@@ -18,7 +19,7 @@ MIB = 1 << 20
 MINIMUM_MTU = 1_280
 
 
-class RelaySettings(ProgramSettings):
+class RelaySettings(RouteSettings):
     """Forward the datagrams of clients to their transceivers, and the answers back."""
 
     program: ClassVar[str] = "relay"
@@ -36,9 +37,6 @@ class RelaySettings(ProgramSettings):
         default="127.0.0.1:9478", description="HOST:PORT of /livez, /readyz, /metrics, /routes, /flows, /keys"
     )
     keys_file: Path = Field(description="key file with `ice` and `hop` keys, re-read when it changes")
-    routes_file: Path = Field(
-        description="route file, re-read when it changes; the last good table stays when it is lost"
-    )
     engine: Literal["auto", "python", "native"] = Field(
         default="auto", description="data path: native where installed, or the Python one"
     )

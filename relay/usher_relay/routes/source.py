@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
+
+from prometheus_client.registry import Collector
 
 from usher_core.routes import RouteTable
 from usher_shell.watched_file import SourceStatus
@@ -18,4 +20,8 @@ class RouteSource(Protocol):
 
     def status(self) -> SourceStatus:
         """Return how the source is now."""
+        ...
+
+    def collectors(self) -> Sequence[Collector]:
+        """Return metrics of this source, beside those of its status."""
         ...

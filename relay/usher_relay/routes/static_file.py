@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from prometheus_client.registry import Collector
 
 from usher_core.errors import LocalError
 from usher_core.routes import RouteTable, parse_route_file
@@ -42,3 +44,7 @@ class StaticFileRoutes:
     def status(self) -> SourceStatus:
         """See `source.RouteSource`."""
         return self._file.status() if self._file else SourceStatus(str(self._path), loaded=False, age=None, fault="")
+
+    def collectors(self) -> Sequence[Collector]:
+        """See `source.RouteSource`."""
+        return ()
