@@ -54,7 +54,10 @@ def api(name: str) -> None:
 @keys.command()
 @click.argument("file", type=click.Path(path_type=Path))
 def show(file: Path) -> None:
-    """List the keys in FILE: kind, id, what for, state, age. Never the keys themselves."""
+    """List the keys in FILE: kind, id, what for, state, since when they count. Never the keys themselves.
+
+    A new key counts from a minute before it was made, for clocks that differ.
+    """
     for line in _describe(read_key_file(file), time.time()):
         click.echo(line)
 
@@ -81,7 +84,7 @@ def _cluster_ids(text: str) -> tuple[int, ...]:
 
 
 def _describe(file: KeyFile, now: float) -> Iterator[str]:
-    yield f"{'KIND':<6}{'ID':<5}{'FOR':<24}{'STATE':<10}AGE"
+    yield f"{'KIND':<6}{'ID':<5}{'FOR':<24}{'STATE':<10}COUNTS SINCE"
     for ice in file.ice:
         verifies = "" if ice.password_key else ", no password key"
         serves = "cluster " + ",".join(map(str, ice.clusters)) + verifies
@@ -90,22 +93,20 @@ def _describe(file: KeyFile, now: float) -> Iterator[str]:
         scope = "this cluster" if hop.scope == "local" else f"trunk to cluster {hop.scope}"
         yield _row("hop", str(hop.id), scope, hop.state, hop.not_before, now)
     for store in file.store:
-        yield _row("store", str(store.id), "Redis", store.state, store.not_before, now)
+        yield _row("store", str(store.id), "not used yet", store.state, store.not_before, now)
     for seal in file.seal:
         yield _row("seal", str(seal.id), "call ids, secrets", seal.state, seal.not_before, now)
 
 
 def _row(kind: str, name: str, serves: str, state: str, not_before: int, now: float) -> str:
-    return f"{kind:<6}{name:<5}{serves:<24}{state:<10}{_age(not_before, now)}"
+    return f"{kind:<6}{name:<5}{serves:<24}{state:<10}{_since(not_before, now)}"
 
 
-def _age(not_before: int, now: float) -> str:
+def _since(not_before: int, now: float) -> str:
     if not_before == 0:
-        return "unknown"
+        return "ever"
     seconds = int(now) - not_before
-    if seconds < 0:
-        return f"starts in {_span(-seconds)}"
-    return _span(seconds)
+    return f"{_span(seconds)} ago" if seconds >= 0 else f"in {_span(-seconds)}"
 
 
 def _span(seconds: int) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from usher_cli.keys_command import read_key_file
-from usher_core.errors import RemoteError
+from usher_core.errors import LocalError, RemoteError
 from usher_core.keys import IceKey, KeyFile, KeyState
 from usher_core.ufrag import UfragCipher, split_ufrag
 
@@ -18,7 +18,7 @@ from usher_core.ufrag import UfragCipher, split_ufrag
     "--keys-file",
     required=True,
     type=click.Path(path_type=Path),
-    help="Key file of a relay or a transceiver (`usher keys new` writes one).",
+    help="relay.json or transceiver.json of `usher keys new`; those of `usher up` are in `keys` of its state file.",
 )
 def ufrag(ufrag: str, keys_file: Path) -> None:
     """Explain UFRAG, the server's half of an ICE user name: the route that it names.
@@ -32,13 +32,18 @@ def ufrag(ufrag: str, keys_file: Path) -> None:
 def explain(text: str, keys: KeyFile) -> list[str]:
     """Return the lines that explain a ufrag.
 
-    Raises RemoteError with the reason that a relay would count: `ufrag_length`, `ufrag_charset`, `ufrag_spelling`,
-    `ufrag_letter`, `ufrag_check`.
+    Raises LocalError when the file has no key of this kind; RemoteError with the reason that a relay would count:
+    `ufrag_length`, `ufrag_charset`, `ufrag_spelling`, `ufrag_letter`, `ufrag_check`.
     """
+    if not keys.ice:
+        raise LocalError(
+            "--keys-file: this file has no key for ufrags, as that of signaling has none",
+            "take relay.json or transceiver.json",
+        )
     letter, block = split_ufrag(text.encode("utf-8"))
     same_letter = [key for key in keys.ice if key.letter == letter]
     if not same_letter:
-        held = ", ".join(sorted({key.letter for key in keys.ice})) or "none"
+        held = ", ".join(sorted({key.letter for key in keys.ice}))
         raise RemoteError("ufrag_letter", f"no key has the letter {letter!r}; this file has: {held}")
     for key in same_letter:
         route = UfragCipher(letter, key.ufrag_key).open(block)

@@ -1,5 +1,6 @@
 """`usher up` as a person uses it: it starts, says where it is, and leaves nothing behind."""
 
+import json
 import os
 import re
 import shutil
@@ -44,12 +45,15 @@ def test_ready_means_that_a_call_succeeds_and_the_state_file_says_who_runs(tmp_p
         assert result["calls"][0]["events"][0] == "session.created"
 
         state = fleet.state()
-        assert set(state) == {"http", "udp", "relays", "transceivers", "signaling"}
+        assert set(state) == {"http", "udp", "keys", "relays", "transceivers", "signaling"}
         assert state["http"] == fleet.url
         assert [set(relay) for relay in state["relays"]] == [{"pid", "admin"}] * 2
         assert [set(each) for each in state["transceivers"]] == [{"pid", "admin", "pod_id"}] * 2
         assert len(state["signaling"]) == 1
         assert len({entry["pod_id"] for entry in state["transceivers"]}) == 2
+        opened = json.loads(Path(state["keys"], "transceiver.json").read_text())["ice"]
+        assert any(f"directory={state['keys']}" in line for line in fleet.log)
+        assert opened
         assert stat.S_IMODE(fleet.state_file.stat().st_mode) == 0o600
         for entry in (*state["relays"], *state["transceivers"], *state["signaling"]):
             assert httpx.get(f"{entry['admin']}/readyz").status_code == 200

@@ -79,16 +79,17 @@ def test_show_tells_ids_states_and_ages_and_never_material(tmp_path: Path) -> No
             assert part not in shown
 
 
-def test_show_tells_an_age_in_one_unit() -> None:
-    def age(not_before: int) -> str:
+def test_show_tells_since_when_a_key_counts_in_one_unit() -> None:
+    def since(not_before: int) -> str:
         file = make_key_files([1], NOW)["signaling.json"]
         key = file.seal[0].model_copy(update={"not_before": not_before, "state": KeyState.ACCEPTED})
         return list(_describe(KeyFile(version=1, seal=(key,)), NOW))[-1].partition("accepted")[2].strip()
 
     now = int(NOW)
-    assert [age(now - 5), age(now - 300), age(now - 7200), age(now - 200_000)] == ["5 s", "5 min", "2 h", "2 d"]
-    assert age(now + 90) == "starts in 1 min"
-    assert age(0) == "unknown"
+    assert [since(now - 5), since(now - 300), since(now - 7200)] == ["5 s ago", "5 min ago", "2 h ago"]
+    assert since(now - 200_000) == "2 d ago"
+    assert since(now + 90) == "in 1 min"
+    assert since(0) == "ever"
 
 
 def test_a_new_api_key_is_shown_once_and_its_line_opens_only_with_it() -> None:

@@ -2,7 +2,7 @@ import pytest
 
 from usher_cli.key_files import make_key_files
 from usher_cli.ufrag_command import explain
-from usher_core.errors import RemoteError
+from usher_core.errors import LocalError, RemoteError
 from usher_core.ids import Route
 from usher_core.keys import IceKeyRing, KeyFile, KeyState
 from usher_core.ufrag import UfragCipher
@@ -40,6 +40,11 @@ def test_why_it_does_not_open() -> None:
     assert reason(other + UFRAG[1:])[0] == "ufrag_letter"
     typo = UFRAG[:5] + ("x" if UFRAG[5] != "x" else "y") + UFRAG[6:]
     assert reason(typo) == ("ufrag_check", reason(typo)[1])
+
+
+def test_a_file_without_such_keys_says_which_file_to_take() -> None:
+    with pytest.raises(LocalError, match=r"as that of signaling has none\. take relay\.json or transceiver\.json"):
+        explain(UFRAG, make_key_files([7], NOW)["signaling.json"])
 
 
 def test_a_retired_key_is_named_as_the_reason() -> None:

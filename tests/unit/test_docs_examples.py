@@ -61,7 +61,7 @@ async def is_state_file(example: Any, _folder: Path) -> None:
     facts = {"udp": "127.0.0.1:1", "http": "http://127.0.0.1:2", "admin": "http://127.0.0.1:3", "pod": 1}
     for program in ("relay", "transceiver", "signaling"):
         members.add(Member(program, 1, {"program": program, **facts}))
-    assert shape(example) == shape(json.loads(members.state("http://127.0.0.1:4", "127.0.0.1:1")))
+    assert shape(example) == shape(json.loads(members.state("http://127.0.0.1:4", "127.0.0.1:1", "/tmp/keys")))
 
 
 async def is_error(example: Any, _folder: Path) -> None:
@@ -111,7 +111,7 @@ async def is_model_list(example: Any, folder: Path) -> None:
 JSON_EXAMPLES: dict[tuple[str, frozenset[str]], Callable[[Any, Path], Awaitable[None]]] = {
     ("docs/wire.md", frozenset({"version", "ice", "hop"})): is_key_file,
     ("docs/wire.md", frozenset({"version", "transceivers"})): is_route_file,
-    ("docs/cli.md", frozenset({"http", "udp", "relays", "transceivers", "signaling"})): is_state_file,
+    ("docs/cli.md", frozenset({"http", "udp", "keys", "relays", "transceivers", "signaling"})): is_state_file,
     ("docs/http-api.md", frozenset({"error"})): is_error,
     (
         "docs/http-api.md",

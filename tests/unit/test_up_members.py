@@ -25,9 +25,10 @@ def members() -> Members:
 
 
 def test_the_state_file_names_addresses_and_processes_in_order() -> None:
-    assert json.loads(members().state("http://127.0.0.1:8080", "0.0.0.0:3478")) == {
+    assert json.loads(members().state("http://127.0.0.1:8080", "0.0.0.0:3478", "/tmp/x")) == {
         "http": "http://127.0.0.1:8080",
         "udp": "0.0.0.0:3478",
+        "keys": "/tmp/x",
         "relays": [
             {"pid": 1, "admin": "http://127.0.0.1:9001"},
             {"pid": 2, "admin": "http://127.0.0.1:9002"},
@@ -42,7 +43,7 @@ def test_one_that_has_ended_is_in_neither_file() -> None:
     fleet = members()
     fleet.remove("transceiver-1")
     assert fleet.transceivers() == []
-    assert json.loads(fleet.state("", ""))["transceivers"] == []
+    assert json.loads(fleet.state("", "", ""))["transceivers"] == []
 
 
 def test_the_route_file_is_what_relays_and_signaling_read() -> None:

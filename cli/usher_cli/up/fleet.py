@@ -141,6 +141,7 @@ class Fleet:
         self._fill(Post("signaling", self._signaling_arguments, _SIGNALING_STAGE))
         await self._until_ready([*transceivers, "signaling"])
         await wait_until_calls_succeed(self._members)
+        _log.info("keys of this run", directory=str(self._directory.path))
         self._opened = True
         self._write_files()
         announce(self._url)
@@ -165,7 +166,7 @@ class Fleet:
         # Before that some ports are not known.
         if self._opened and state_file is not None:
             try:
-                write_atomically(state_file, self._members.state(self._url, self._udp))
+                write_atomically(state_file, self._members.state(self._url, self._udp, str(self._directory.path)))
             except LocalError as error:
                 _log.error("the state file is not up to date", reason=str(error))
 

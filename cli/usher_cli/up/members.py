@@ -52,11 +52,15 @@ class Members:
             for member in self.of("transceiver")
         ]
 
-    def state(self, http: str, udp: str) -> str:
-        """Return the text of the state file: `http` and each `admin` are base URLs, `udp` is `IP:PORT`."""
+    def state(self, http: str, udp: str, keys: str) -> str:
+        """Return the text of the state file.
+
+        `http` and each `admin` are base URLs, `udp` is `IP:PORT`, `keys` the directory of the key files.
+        """
         state = {
             "http": http,
             "udp": udp,
+            "keys": keys,
             "relays": [{"pid": relay.pid, "admin": relay.fact("admin")} for relay in self.of("relay")],
             "transceivers": [
                 {"pid": member.pid, "admin": member.fact("http"), "pod_id": member.facts["pod"]}
