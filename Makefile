@@ -1,7 +1,9 @@
 # Needs Python 3.11 or newer and make; everything else goes into .venv. `make help` says what there is.
 
+IS_NEW := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
-	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+	$$p -c '$(IS_NEW)' 2>/dev/null && echo $$p && break; done)
+comma  := ,
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
@@ -21,9 +23,11 @@ help: ## list the targets
 setup: $(STAMP) ## make .venv and install usher with its development tools (again only when pyproject.toml changes)
 
 $(STAMP): pyproject.toml
-	@test -n '$(PYTHON)' || { echo 'usher needs Python 3.11 or newer; name one with PYTHON=…' >&2; exit 1; }
+	@"$(PYTHON)" -c '$(IS_NEW)' 2>/dev/null || { \
+		echo 'usher needs Python 3.11 or newer$(if $(PYTHON),$(comma) and PYTHON=$(PYTHON) is none); name one with PYTHON=…' >&2; exit 1; }
 	@echo 'installing into $(VENV), a minute or so the first time' >&2
-	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV) >/dev/null 2>&1 || $(BIN)/python .ci/get_pip.py >&2
+	@{ test -x $(BIN)/pip && $(BIN)/python -c '$(IS_NEW)' 2>/dev/null; } || \
+		"$(PYTHON)" -m venv --clear $(VENV) >/dev/null 2>&1 || $(BIN)/python .ci/get_pip.py >&2
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1' >&2
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group dev >&2
 	@touch $@
