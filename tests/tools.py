@@ -83,6 +83,7 @@ TOOLS = {
     "chromium": Tool(_chromium, "`apt install chromium`, or set USHER_CHROMIUM to the path of one"),
     "curl": Tool(_program("curl"), "`apt install curl`"),
     "go": Tool(_program("go"), "install Go, or `apt install golang-go`"),
+    "helm": Tool(_program("helm"), "install Helm 3.18 or newer: https://helm.sh/docs/intro/install/"),
     "ip": Tool(_program("ip"), "`apt install iproute2`"),
     "ipv6": Tool(_ipv6_loopback, "give the loopback interface ::1 (sysctl net.ipv6.conf.lo.disable_ipv6=0)"),
     "kubernetes": Tool(_kubernetes, "put kubectl into PATH and set KUBECONFIG to that of a cluster for tests"),

@@ -1,0 +1,200 @@
+"""Pods run under Pod Security `restricted`, and each ServiceAccount may do what is in this table and no more."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.chart.rendering import NAMESPACE, SCENARIOS, Object, name_of, objects, pods
+from usher_operator import kube, names
+from usher_operator.keys.secrets import ALL as KEY_SECRETS
+
+pytestmark = pytest.mark.needs("helm")
+
+
+def faults(pod: Object) -> Iterator[str]:
+    """Yield what Pod Security `restricted` (Kubernetes 1.32) and our own rules have against a pod."""
+    for flag in ("hostNetwork", "hostPID", "hostIPC"):
+        if pod.get(flag):
+            yield flag
+    allowed = {
+        "configMap",
+        "csi",
+        "downwardAPI",
+        "emptyDir",
+        "ephemeral",
+        "persistentVolumeClaim",
+        "projected",
+        "secret",
+    }
+    for volume in pod.get("volumes", ()):
+        if not set(volume) - {"name"} <= allowed:
+            yield f"volume {volume['name']}"
+    security = pod.get("securityContext", {})
+    if security.get("seccompProfile", {}).get("type") != "RuntimeDefault":
+        yield "seccomp"
+    if security.get("runAsNonRoot") is not True or not security.get("runAsUser"):
+        yield "may run as root, or a kubelet can't tell"
+    if pod.get("enableServiceLinks") is not False:
+        yield "environment of other Services"
+    for container in [*pod["containers"], *pod.get("initContainers", ())]:
+        yield from container_faults(container)
+
+
+def container_faults(container: Object) -> Iterator[str]:
+    security = container.get("securityContext", {})
+    if security.get("privileged") or security.get("allowPrivilegeEscalation") is not False:
+        yield "privileges"
+    if security.get("capabilities") != {"drop": ["ALL"]}:
+        yield "capabilities"
+    if security.get("readOnlyRootFilesystem") is not True:
+        yield "root file system"
+    if any("hostPort" in port for port in container.get("ports", ())):
+        yield "host port"
+    if not container.get("resources", {}).get("requests"):
+        yield "no requests"
+    if container["image"].endswith((":latest", ":")):
+        yield "no version of the image"
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_every_pod_is_restricted(scenario: str) -> None:
+    found = {name_of(one): list(faults(pod)) for one in objects(scenario) for pod in pods(one)}
+    assert found
+    assert {name: wrong for name, wrong in found.items() if wrong} == {}
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_only_what_talks_with_the_api_server_gets_a_token(scenario: str) -> None:
+    found = objects(scenario)
+    off = {
+        one["metadata"]["name"]
+        for one in found
+        if one["kind"] == "ServiceAccount" and one.get("automountServiceAccountToken") is False
+    }
+    with_token = {
+        name_of(one).rpartition("-")[2]
+        for one in found
+        for pod in pods(one)
+        if pod.get("automountServiceAccountToken", True) and pod.get("serviceAccountName") not in off
+    }
+    assert with_token <= {"operator", "signaling", "uninstall"}
+
+
+POOLS = "relaypools, transceiverpools"
+OF_POOLS = {
+    f"usher.fleet: {POOLS}": "get list watch patch",
+    "usher.fleet: relaypools/status, transceiverpools/status": "patch",
+    "usher.fleet: relaypools/finalizers, transceiverpools/finalizers": "update",
+    "pods": "get list watch patch",
+    "apps: deployments, daemonsets": "get create patch",
+    "services, serviceaccounts": "get create patch",
+    "configmaps": "get create patch delete",
+    "policy: poddisruptionbudgets": "get create patch",
+    "rbac.authorization.k8s.io: roles, rolebindings": "get create patch",
+    "events": "create",
+    "secrets": "create",
+    f"secrets {', '.join(KEY_SECRETS)}": "get update delete",
+}
+OF_LEASES = {"coordination.k8s.io: leases": "get list create update"}
+OF_SIGNALING = {"pods": "list watch", "usher.fleet: relaypools": "list watch"}
+OF_UNINSTALL = {
+    "apps: deployments fleet-usher-operator": "get delete",
+    "pods": "list",
+    "coordination.k8s.io: leases fleet-usher-operator": "get delete",
+}
+DELETE_POOLS = {f"usher.fleet: {POOLS}": "list delete"}
+DELETE_LEASES = {"coordination.k8s.io: leases": "list delete"}
+
+ALLOWED: dict[str, dict[str, dict[str, dict[str, str]]]] = {
+    "defaults": {
+        "fleet-usher-operator": {
+            "everywhere": {**OF_POOLS, "nodes": "list", "namespaces": "get"},
+            NAMESPACE: OF_LEASES,
+        },
+        "fleet-usher-signaling": {NAMESPACE: OF_SIGNALING},
+        "fleet-usher-uninstall": {"everywhere": DELETE_POOLS, NAMESPACE: {**OF_UNINSTALL, **DELETE_LEASES}},
+    },
+    "everything": {
+        "my-operator": {
+            "everywhere": {**OF_POOLS, "secrets my-keys": "get", "nodes": "list", "namespaces": "get"},
+            NAMESPACE: OF_LEASES,
+        },
+        "fleet-usher-signaling": {NAMESPACE: OF_SIGNALING},
+        "fleet-usher-uninstall": {"everywhere": DELETE_POOLS, NAMESPACE: {**OF_UNINSTALL, **DELETE_LEASES}},
+    },
+    "namespaced": {
+        "fleet-usher-operator": {"voice": OF_POOLS, "calls": OF_POOLS, NAMESPACE: OF_LEASES, "shared": OF_LEASES},
+        "fleet-usher-signaling": {"voice": OF_SIGNALING},
+        "fleet-usher-uninstall": {
+            "voice": DELETE_POOLS,
+            "calls": DELETE_POOLS,
+            NAMESPACE: OF_UNINSTALL,
+            "shared": DELETE_LEASES,
+        },
+    },
+    "minimal": {"fleet-usher-operator": {"everywhere": OF_POOLS, NAMESPACE: OF_LEASES}},
+}
+"""Per scenario: what a ServiceAccount may do, and where."""
+
+
+def told(rule: Object) -> tuple[str, str]:
+    (group,) = rule["apiGroups"]
+    what = ", ".join(rule["resources"])
+    named = f" {', '.join(rule['resourceNames'])}" if "resourceNames" in rule else ""
+    return (f"{group}: " if group else "") + what + named, " ".join(rule["verbs"])
+
+
+def rights(scenario: str) -> dict[str, dict[str, dict[str, str]]]:
+    found = objects(scenario)
+    roles = {
+        (one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]): one["rules"]
+        for one in found
+        if one["kind"] in ("Role", "ClusterRole")
+    }
+    given: dict[str, dict[str, dict[str, str]]] = defaultdict(lambda: defaultdict(dict))
+    for one in found:
+        if one["kind"] not in ("RoleBinding", "ClusterRoleBinding"):
+            continue
+        namespace = one["metadata"].get("namespace")
+        for subject in one["subjects"]:
+            assert (subject["kind"], subject["namespace"]) == ("ServiceAccount", NAMESPACE)
+            for rule in roles[one["roleRef"]["kind"], namespace, one["roleRef"]["name"]]:
+                what, verbs = told(rule)
+                assert what not in given[subject["name"]][namespace or "everywhere"]
+                given[subject["name"]][namespace or "everywhere"][what] = verbs
+    return {account: {**places} for account, places in given.items()}
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_service_accounts_may_do_this_and_no_more(scenario: str) -> None:
+    assert rights(scenario) == ALLOWED[scenario]
+
+
+@pytest.mark.parametrize("scenario", ["namespaced"])
+def test_with_namespaces_nothing_of_the_cluster_is_made(scenario: str) -> None:
+    of_cluster = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "Namespace"}
+    assert {one["kind"] for one in objects(scenario)} & of_cluster == set()
+
+
+def test_the_operator_may_get_whatever_its_client_knows() -> None:
+    may = {**OF_POOLS, **OF_LEASES, "nodes": "list", "namespaces": "get"}
+    known = {plural for (_, _), plural in kube._PLURALS.items()}
+    named = {plural.strip() for what in may for plural in what.rpartition(": ")[2].split(" usher-")[0].split(",")}
+    assert known <= named
+
+
+def test_people_get_pools_with_the_roles_of_the_cluster() -> None:
+    aggregated: dict[str, list[Any]] = {}
+    for one in objects("defaults"):
+        for label in one["metadata"].get("labels", {}):
+            if label.startswith("rbac.authorization.k8s.io/aggregate-to-"):
+                aggregated[label.rpartition("-")[2]] = [told(rule) for rule in one["rules"]]
+    assert set(aggregated) == {"view", "edit", "admin"}
+    assert aggregated["view"] == [
+        (f"usher.fleet: {POOLS}, relaypools/status, transceiverpools/status", "get list watch")
+    ]
+    assert aggregated["edit"] == aggregated["admin"]
+    assert not any("status" in what for what, _ in aggregated["edit"])
+    assert names.GROUP == "usher.fleet"
