@@ -124,7 +124,7 @@ class Worker:
         )
         metrics.watch_age.set_function(lambda: monotonic() - self._event_at)
 
-    async def run(self, stop: asyncio.Event | None = None) -> None:
+    async def run(self, stop: asyncio.Event | threading.Event | None = None) -> None:
         """Wait for the CRDs, then work until told to end by a signal or `stop`."""
         try:
             await self._until_served()

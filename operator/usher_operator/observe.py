@@ -158,8 +158,13 @@ class Observer:
         pods = self._pods.of_pool(namespace, names.TRANSCEIVER, name)
         holders = await self._holders(leases)
         cluster = pool.status.cluster_id or pool.spec.cluster_id or _held(leases, f"{namespace}/{name}")
+        live = [pod for pod in pods if not pod.is_ending]
+        # Who ends is chosen by loads, so they must not be old then.
+        is_choosing = len(live) > pool.spec.replicas
         urgent = frozenset(
-            pod.uid for pod in pods if pod.is_ending or pod.labels.get(names.STATE_LABEL) == names.DRAINING
+            pod.uid
+            for pod in pods
+            if is_choosing or pod.is_ending or pod.labels.get(names.STATE_LABEL) == names.DRAINING
         )
         return TransceiverPoolSeen(
             pods=pods,

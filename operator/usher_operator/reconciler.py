@@ -39,8 +39,9 @@ SETTLE_S = 0.05
 MAX_SETTLE_S = 1.0
 CONFLICT_S = 0.1
 SILENT_POD_S = 2.0
-ERROR_S = 1.0
-MAX_ERROR_S = 60.0
+ERROR_S = 0.25
+MAX_ERROR_S = 10.0
+"""Ten seconds after the API server is back at the latest, new pods get ids again."""
 DELETING_S = 2.0
 """Between two looks at a pool that is being deleted, when its plan names no time."""
 

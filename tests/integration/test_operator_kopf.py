@@ -1,0 +1,287 @@
+"""The operator with kopf in this process, against a fake API server: from a pool to ready pods, and back."""
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+from kubernetes.aio.client import Configuration
+
+from tests.kube_fake import KubeFake, Workloads
+from usher_core.internal_api import Load
+from usher_operator.loads import PodClient
+from usher_operator.main import Worker
+from usher_operator.metrics import OperatorMetrics
+from usher_operator.names import FINALIZER, POD_ID_LABEL
+from usher_operator.settings import OperatorSettings
+
+NAMESPACE = "voice"
+
+
+@dataclass
+class Transceivers:
+    """What the pods answer over HTTP."""
+
+    sessions: dict[str, int] = field(default_factory=dict)
+    draining: set[str] = field(default_factory=set)
+    asked: list[str] = field(default_factory=list)
+    are_silent: bool = False
+
+    def answer(self, request: httpx.Request) -> httpx.Response:
+        host, path = request.url.host, request.url.path
+        self.asked.append(f"{request.method} {path}")
+        if self.are_silent:
+            raise httpx.ConnectError("no answer")
+        if path.endswith("/keys"):
+            return httpx.Response(200, json={"keys": []})
+        if path.endswith("/drain"):
+            self.draining.add(host)
+        if path.endswith("/undrain"):
+            self.draining.discard(host)
+        draining = host in self.draining
+        load = Load(sessions=self.sessions.get(host, 0), max_sessions=50, draining=draining, accepts=not draining)
+        return httpx.Response(200, content=load.model_dump_json())
+
+
+@dataclass
+class Rig:
+    api: KubeFake
+    transceivers: Transceivers
+    workloads: Workloads
+    settings: OperatorSettings
+    metrics: OperatorMetrics = field(default_factory=OperatorMetrics)
+    may_write: bool = True
+
+    @contextlib.asynccontextmanager
+    async def operator(self) -> AsyncIterator[None]:
+        """Run an operator in a thread, so that kopf has a loop of its own."""
+        stop = threading.Event()
+
+        async def work() -> None:
+            configuration = Configuration()
+            configuration.host = self.api.url
+            client = PodClient(httpx.MockTransport(self.transceivers.answer))
+            await Worker(self.settings, configuration, self.metrics, lambda: self.may_write, client).run(stop)
+
+        running = asyncio.create_task(asyncio.to_thread(asyncio.run, work()))
+        try:
+            yield
+        finally:
+            stop.set()
+            await asyncio.wait_for(running, 20)
+
+    def pool(self, name: str = "p", **spec: Any) -> None:
+        self.api.create(
+            {
+                "apiVersion": "usher.fleet/v1alpha1",
+                "kind": "TransceiverPool",
+                "metadata": {"name": name, "namespace": NAMESPACE},
+                "spec": {"replicas": 3, **spec},
+            }
+        )
+
+    def scale(self, replicas: int) -> None:
+        self.api.change("TransceiverPool", NAMESPACE, "p", lambda body: body["spec"].update(replicas=replicas))
+
+    def condition(self, type_: str, name: str = "p") -> tuple[str, str]:
+        pool = self.api.get("TransceiverPool", NAMESPACE, name) or {}
+        for condition in pool.get("status", {}).get("conditions", ()):
+            if condition["type"] == type_:
+                return condition["status"], condition["reason"]
+        return "", ""
+
+    def ids(self) -> list[int]:
+        labels = [pod["metadata"]["labels"].get(POD_ID_LABEL) for pod in self.api.all("Pod", NAMESPACE)]
+        return sorted(int(label) for label in labels if label)
+
+    async def ready(self, name: str = "p", within: float = 10.0) -> None:
+        await self.api.until(lambda: self.condition("Ready", name)[0] == "True", f"{name} is Ready", within)
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    async with KubeFake() as api:
+        for namespace in (NAMESPACE, "usher"):
+            api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+        settings = OperatorSettings(
+            namespaces=(NAMESPACE,), own_namespace="usher", relay_image="relay:1", transceiver_image="transceiver:1"
+        )
+        yield Rig(api, Transceivers(), Workloads(api), settings)
+
+
+async def test_a_pool_becomes_ready_pods_with_ids_of_their_own(rig):
+    async with rig.operator():
+        rig.pool()
+        await rig.ready()
+        assert len(set(rig.ids())) == 3
+        pool = rig.api.get("TransceiverPool", NAMESPACE, "p")
+        assert pool["status"]["replicas"] == pool["status"]["readyReplicas"] == 3
+        assert pool["metadata"]["finalizers"] == [FINALIZER]
+        assert "kopf" not in json.dumps(pool["metadata"])
+        assert rig.api.get("Lease", "usher", f"usher-cluster-{pool['status']['clusterID']}") is not None
+
+
+async def test_a_settled_pool_is_left_alone(rig):
+    async with rig.operator():
+        rig.pool()
+        await rig.ready()
+        await asyncio.sleep(0.5)
+        before = len(rig.api.writes())
+        labels = {"app.kubernetes.io/managed-by": "usher-operator", "app.kubernetes.io/component": "transceiver"}
+        labels["usher.fleet/pool"] = "p"
+        metadata = {"name": "another", "namespace": NAMESPACE, "labels": labels}
+        rig.api.create({"apiVersion": "v1", "kind": "Service", "metadata": metadata})
+        looks = len(rig.api.calls)
+        await rig.api.until(lambda: len(rig.api.calls) > looks, "an event brings a look")
+        await asyncio.sleep(0.5)
+        assert rig.api.writes()[before:] == []
+
+
+async def test_what_others_change_is_put_right(rig):
+    async with rig.operator():
+        rig.pool()
+        await rig.ready()
+        rig.api.remove("Deployment", NAMESPACE, "p-transceiver")
+        await rig.api.until(lambda: len(rig.api.all("Pod")) == 0, "its pods are gone")
+        await rig.api.until(lambda: len(rig.ids()) == 3, "there are new ones")
+        await rig.ready()
+
+
+async def test_a_deleted_pool_goes_once_its_calls_have_ended(rig):
+    async with rig.operator():
+        rig.pool(replicas=1)
+        await rig.ready()
+        [pod] = rig.api.all("Pod")
+        rig.transceivers.sessions[pod["status"]["podIP"]] = 1
+        rig.workloads._hold = True
+        rig.api.remove("TransceiverPool", NAMESPACE, "p")
+        await rig.api.until(
+            lambda: rig.transceivers.draining or "deletionTimestamp" in rig.api.all("Pod")[0]["metadata"],
+            "its pod is told to end",
+        )
+        await asyncio.sleep(0.3)
+        assert rig.api.get("TransceiverPool", NAMESPACE, "p") is not None
+        rig.transceivers.sessions.clear()
+        await rig.api.until(lambda: "deletionTimestamp" in rig.api.all("Pod")[0]["metadata"], "its pod ends")
+        rig.workloads.finish(NAMESPACE, pod["metadata"]["name"])
+        await rig.api.until(lambda: not rig.api.all("TransceiverPool"), "the pool is gone")
+        for kind in ("Deployment", "Service", "PodDisruptionBudget", "ServiceAccount"):
+            assert rig.api.all(kind, NAMESPACE) == []
+
+
+async def test_a_scale_up_and_down_loses_no_pod_with_calls(rig):
+    async with rig.operator():
+        rig.pool(replicas=2)
+        await rig.ready()
+        busy = rig.api.all("Pod")[0]
+        rig.transceivers.sessions[busy["status"]["podIP"]] = 5
+        rig.scale(1)
+        await rig.api.until(lambda: len(rig.api.all("Pod")) == 1, "one is left")
+        assert rig.api.all("Pod")[0]["metadata"]["name"] == busy["metadata"]["name"]
+        assert busy["status"]["podIP"] not in rig.transceivers.draining
+
+
+@pytest.mark.parametrize("step", range(1, 27, 5))
+async def test_an_operator_that_dies_after_any_write_is_continued_by_the_next(rig, step):
+    rig.pool()
+    async with rig.operator():
+
+        def count(_type: str, _body: dict[str, Any]) -> None:
+            if len(rig.api.writes()) >= step:
+                rig.may_write = False
+
+        rig.api.on_change(count)
+        await rig.api.until(lambda: not rig.may_write or rig.condition("Ready")[0] == "True", f"{step} writes")
+    rig.api._listeners.remove(count)
+    rig.may_write = True
+    async with rig.operator():
+        await rig.ready()
+    assert len(set(rig.ids())) == 3
+
+
+@pytest.mark.parametrize(("code", "late"), [(409, False), (429, False), (503, False), (500, True), (0, True)])
+async def test_errors_of_the_api_server_delay_and_do_no_harm(rig, code, late):
+    for resource in ("leases.coordination.k8s.io", "deployments.apps", "pods", "secrets"):
+        for verb in ("create", "update", "apply", "patch"):
+            rig.api.fail(code, verb=verb, resource=resource, late=late)
+    async with rig.operator():
+        rig.pool()
+        await rig.ready(within=25)
+    assert len(set(rig.ids())) == 3
+
+
+async def test_a_status_that_meets_a_conflict_is_written_again(rig):
+    rig.api.fail(409, verb="apply", subresource="status", times=3)
+    async with rig.operator():
+        rig.pool()
+        await rig.ready()
+
+
+async def test_a_watch_that_is_too_old_or_cut_misses_nothing(rig):
+    async with rig.operator():
+        rig.pool()
+        await rig.ready()
+        for number in range(3):
+            (rig.api.compact if number % 2 else rig.api.close_watches)()
+            wanted = 4 + number
+            rig.scale(wanted)
+            await rig.api.until(lambda wanted=wanted: len(rig.ids()) == wanted, "one pod more")
+
+
+async def test_a_refused_deployment_is_said_and_ids_are_given_all_the_same(rig):
+    async with rig.operator():
+        rig.pool()
+        await rig.ready()
+        rig.api.fail(422, verb="apply", resource="deployments.apps", message="spec.template: Invalid value", times=1000)
+        rig.api.change("TransceiverPool", NAMESPACE, "p", lambda body: body["spec"].update(image="transceiver:2"))
+        await rig.api.until(lambda: rig.condition("Ready") == ("False", "Refused"), "the status says so")
+        pool = rig.api.get("TransceiverPool", NAMESPACE, "p")
+        message = next(c["message"] for c in pool["status"]["conditions"] if c["type"] == "Ready")
+        assert "spec.template: Invalid value" in message
+        rig.api.remove("Pod", NAMESPACE, rig.api.all("Pod")[0]["metadata"]["name"])
+        await rig.api.until(lambda: len(set(rig.ids())) == 3, "the new pod has an id")
+
+
+async def test_a_spec_that_no_crd_checked_is_said_in_the_status(rig):
+    async with rig.operator():
+        rig.pool(replicas="many")
+        await rig.api.until(lambda: rig.condition("Accepted") == ("False", "InvalidSpec"), "the status says so")
+
+
+async def test_one_that_leads_no_more_writes_nothing(rig):
+    async with rig.operator():
+        rig.pool()
+        await rig.ready()
+        rig.may_write = False
+        before = len([call for call in rig.api.writes() if call.resource != "transceiverpools.usher.fleet"])
+        rig.scale(5)
+        await asyncio.sleep(0.5)
+        assert len([c for c in rig.api.writes() if c.resource != "transceiverpools.usher.fleet"]) == before
+
+
+async def test_an_operator_waits_for_the_crds(rig):
+    resource = rig.api.resources.pop("relaypools.usher.fleet")
+    async with rig.operator():
+        rig.pool()
+        await asyncio.sleep(0.3)
+        assert rig.condition("Ready") == ("", "")
+        rig.api.resources[resource.id] = resource
+        await rig.ready()
+
+
+async def test_pods_that_waited_while_no_operator_ran_start_within_two_seconds(rig):
+    async with rig.operator():
+        rig.pool()
+        await rig.ready()
+    rig.api.change("Deployment", NAMESPACE, "p-transceiver", lambda body: body["spec"].update(replicas=6))
+    await rig.api.until(lambda: len(rig.api.all("Pod")) == 6, "three more pods wait")
+    rig.scale(6)
+    began = asyncio.get_running_loop().time()
+    async with rig.operator():
+        await rig.api.until(lambda: len(set(rig.ids())) == 6, "all have ids")
+        assert asyncio.get_running_loop().time() - began < 2
