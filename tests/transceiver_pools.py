@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import json
 from typing import Any
 
 from usher_core.internal_api import Load
@@ -54,11 +56,14 @@ def make_pool(
     )
 
 
+PLAIN = make_pool()
+
+
 def make_pod(
     name: str = "voice-a", *, pool: TransceiverPool | None = None, gated: bool = False, **changes: Any
 ) -> PodSeen:
     """Return a pod that runs and is ready, unless it is gated; `labels` are added, one that is None is taken away."""
-    pool = pool or make_pool()
+    pool = pool or PLAIN
     labels = {
         **child_labels(TRANSCEIVER, pool.metadata.name),
         CLUSTER_ID_LABEL: str(CLUSTER),
@@ -96,7 +101,16 @@ def make_load(sessions: int = 0, *, draining: bool = False) -> Load:
 
 
 def revision(pool: TransceiverPool) -> str:
-    found: str = make_deployment(pool)["spec"]["template"]["metadata"]["labels"][REVISION_LABEL]
+    return _revision(pool.metadata.name, pool.spec.model_dump_json(by_alias=True))
+
+
+@functools.cache
+def _revision(name: str, spec: str) -> str:
+    """Rendering takes ms, and state machines make thousands of pods."""
+    pool = make_pool(json.loads(spec), name=name)
+    found: str = transceiver_deployment(pool, CLUSTER, DEFAULTS)["spec"]["template"]["metadata"]["labels"][
+        REVISION_LABEL
+    ]
     return found
 
 
