@@ -30,6 +30,8 @@ KUBELET_S = SETTLE_S - LOOK_LAG_S - 20
 MOST_PODS = 3
 MOST_CALLS = 12
 ANY = st.integers(0, 1_000)
+BOTH = ("relay", "transceiver")
+KINDS = st.sampled_from([BOTH, BOTH, ("relay",), ("transceiver",), ()])
 
 
 class Rings:
@@ -192,8 +194,22 @@ class Rotation(RuleBasedStateMachine):
             self.world.end(running[pick % len(running)], grace)
             self._pass(0)
 
-    @rule(kinds=st.sampled_from([("relay",), ("transceiver",), ("relay", "transceiver")]))
+    @rule(kinds=KINDS)
     def ready_ones_reload(self, kinds: tuple[str, ...]) -> None:
+        self._reload_ready(kinds)
+
+    @rule(first=KINDS, second=KINDS, third=KINDS, hours=st.integers(0, 8))
+    def rotate(self, first: tuple[str, ...], second: tuple[str, ...], third: tuple[str, ...], hours: int) -> None:
+        """A whole rotation, in which some come late."""
+        self.number += 1
+        self.world.demand(f"wish {self.number}")
+        for kinds, seconds in ((first, LOOK_LAG_S), (second, hours * 3_600), (third, 0)):
+            self._come_to_rest(0)
+            self._reload_ready(kinds)
+            self.nobody_loses_a_call()
+            self._pass(seconds)
+
+    def _reload_ready(self, kinds: tuple[str, ...]) -> None:
         for name in [name for kind in kinds for name in self._names(kind, lambda pod: pod.ready)]:
             self.world.reload(name)
 
@@ -318,6 +334,56 @@ class Rotation(RuleBasedStateMachine):
                 self.rings.of(file)
             except LocalError as error:
                 raise AssertionError(str(error)) from error
+
+
+def begun() -> Rotation:
+    machine = Rotation()
+    machine.begin(seed=1, every=0)
+    return machine
+
+
+def check(machine: Rotation) -> None:
+    machine.nobody_loses_a_call()
+    machine.hop_datagrams_verify_at_the_other_side()
+    machine.every_replica_opens_what_another_one_seals()
+
+
+def test_a_relay_that_gets_ready_after_all_others_have_the_new_key() -> None:
+    machine = begun()
+    machine.start("relay")
+    machine.rotate(first=BOTH, second=("transceiver",), third=(), hours=0)
+    machine.change_readiness(pick=list(machine.world.pods).index("relay-4"), ready=True)
+    check(machine)
+
+
+def test_a_transceiver_that_ends_while_relays_go_on_to_the_new_key() -> None:
+    machine = begun()
+    machine.end(pick=list(machine.world.pods).index("transceiver-2"), grace=3_600)
+    machine.call(pick=0, random=bytes(5))
+    machine.rotate(first=BOTH, second=("relay",), third=(), hours=0)
+    check(machine)
+
+
+def test_a_transceiver_that_goes_on_with_the_old_key_for_hours() -> None:
+    machine = begun()
+    machine.rotate(first=BOTH, second=("relay",), third=("relay",), hours=8)
+    machine.wait_long(hours=3)
+    machine.come_to_rest(0)
+    machine.ready_ones_reload(kinds=("relay",))
+    check(machine)
+
+
+def test_a_whole_rotation_comes_to_its_end() -> None:
+    machine = begun()
+    before = machine.world.keys.active.letter
+    machine.rotate(first=BOTH, second=BOTH, third=BOTH, hours=0)
+    machine.wait(200)
+    machine.come_to_rest(0)
+    machine.wait_long(hours=3)
+    machine.come_to_rest(1)
+    assert [each.letter for each in machine.world.keys.generations] != [before]
+    assert len(machine.world.keys.generations) == 1
+    check(machine)
 
 
 TestRotation = Rotation.TestCase
