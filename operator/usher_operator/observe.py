@@ -59,6 +59,7 @@ class KeysView:
 
     key_ids: tuple[str, ...] = ()
     fault: str = ""
+    note: str = ""
 
 
 def pod_seen(body: Mapping[str, Any]) -> PodSeen:
@@ -177,6 +178,7 @@ class Observer:
             secrets=there,
             key_ids=keys.key_ids,
             keys_fault=keys.fault,
+            keys_note=keys.note,
         )
 
     async def relay_pool(self, pool: RelayPool, keys: KeysView) -> RelayPoolSeen:
@@ -210,6 +212,7 @@ class Observer:
             secrets=there,
             key_ids=keys.key_ids,
             keys_fault=keys.fault,
+            keys_note=keys.note,
         )
 
     async def token(self, namespace: str, secret: str) -> str:

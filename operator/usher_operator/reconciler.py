@@ -324,8 +324,8 @@ def _view(pool: Pool, keys: KeysPlan) -> KeysView:
     if pool.spec.keys.secret_ref is not None:
         return KeysView()
     if isinstance(pool, TransceiverPool):
-        return KeysView(keys.key_ids, keys.fault_for(pool.status.cluster_id or pool.spec.cluster_id))
-    return KeysView(keys.key_ids, keys.fault)
+        return KeysView(keys.key_ids, keys.fault_for(pool.status.cluster_id or pool.spec.cluster_id), keys.note)
+    return KeysView(keys.key_ids, keys.fault, keys.note)
 
 
 def _jitter() -> float:
