@@ -64,7 +64,7 @@ def make_pod(
 ) -> PodSeen:
     """Return a pod that runs and is ready, unless it is gated; `labels` are added, one that is None is taken away."""
     pool = pool or PLAIN
-    labels = {
+    labels: dict[str, str | None] = {
         **child_labels(TRANSCEIVER, pool.metadata.name),
         CLUSTER_ID_LABEL: str(CLUSTER),
         STATE_LABEL: "active",

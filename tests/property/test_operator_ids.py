@@ -100,6 +100,7 @@ class Ids(RuleBasedStateMachine):
         self.stale_pods: tuple[PodSeen, ...] = ()
         self.given: dict[int, str] = {}
         self.taken_out = 0
+        self.fresh: set[str] = set()
 
     # The API server
 
@@ -181,10 +182,9 @@ class Ids(RuleBasedStateMachine):
 
     def pass_lost_ids(self) -> None:
         """Let time pass as the docs ask: when all that knew the ids is lost, the clock is beyond them."""
-        numbers = [int(number) for p in self.pods.values() if (number := p["metadata"]["labels"].get(POD_ID_LABEL))]
-        common = max([last_of(self.lease) if self.lease else 0, *numbers])
-        known = [max(common, noted(pool)) for pool in self.pools.values()]
-        if min(known, default=common) < self.taken_out:
+        lease_knows = self.lease is not None and last_of(self.lease) >= self.taken_out
+        pools_know = self.count == 1 and not self.fresh
+        if not lease_knows and not pools_know:
             self.earliest = EPOCH + self.taken_out + 1.0
             self.now = max(self.now, self.earliest)
 
@@ -197,6 +197,7 @@ class Ids(RuleBasedStateMachine):
             self.make_pool(name)
 
     def make_pool(self, name: str) -> None:
+        self.fresh.add(name)
         version = next(self.versions)
         self.pools[name] = {
             "metadata": {
@@ -224,7 +225,7 @@ class Ids(RuleBasedStateMachine):
 
     def work(self, pool: str, steps: int, operator: int = 0, *, stale: bool = False) -> None:
         plan = self.look(pool, stale=stale)
-        identity = [action for action in plan.actions if isinstance(action, Create | Replace | JsonPatch)]
+        identity: list[Action] = [action for action in plan.actions if isinstance(action, Create | Replace | JsonPatch)]
         self.doing[operator] = Doing(pool, self.pools[pool]["metadata"]["uid"], identity, dict(plan.status))
         self.go_on(operator, steps)
 
@@ -249,6 +250,7 @@ class Ids(RuleBasedStateMachine):
         pool = self.pools.get(doing.pool)
         if pool is not None and pool["metadata"]["uid"] == doing.uid:
             pool["status"] = doing.status
+            self.fresh.discard(doing.pool)
             self.write(pool)
 
     def pods_are_made(self, data: st.DataObject) -> None:
@@ -268,7 +270,6 @@ class Ids(RuleBasedStateMachine):
     def a_pod_goes(self, data: st.DataObject) -> None:
         if self.pods:
             del self.pods[data.draw(st.sampled_from(sorted(self.pods)))]
-            self.pass_lost_ids()
 
     def a_pod_changes(self, data: st.DataObject) -> None:
         if self.pods:
@@ -319,11 +320,8 @@ class Ids(RuleBasedStateMachine):
 
 
 def last_of(lease: Json) -> int:
-    return int(lease["metadata"]["annotations"][LAST_POD_ID_ANNOTATION])
-
-
-def noted(pool: Json) -> int:
-    return max(int(pool["metadata"]["annotations"].get(LAST_POD_ID_ANNOTATION, 0)), pool["status"].get("lastPodID", 0))
+    last: str = lease["metadata"]["annotations"][LAST_POD_ID_ANNOTATION]
+    return int(last)
 
 
 TestIds = Ids.TestCase

@@ -87,7 +87,7 @@ def test_the_transceiver_understands_its_environment(monkeypatch: pytest.MonkeyP
     spec = {**FULL, "drain": {"gracePeriod": "90s"}, "maxSessionAge": "1h30m", "idleTimeout": "5m"}
     for variable in container_of(spec)["env"]:
         monkeypatch.setenv(variable["name"], variable.get("value", "17"))
-    settings = TransceiverSettings(_cli_parse_args=[])  # type: ignore[call-arg]
+    settings = TransceiverSettings(_cli_parse_args=[])
     assert (settings.cluster, settings.pod, settings.backend) == (CLUSTER, 17, "parrot")
     assert (settings.drain_deadline, settings.session_max_age, settings.idle_timeout) == (90, 5400, 300)
     assert (settings.udp, settings.http) == ("0.0.0.0:7200", "0.0.0.0:7280")
