@@ -4,11 +4,13 @@ What has to be other than on the page is declared here: substitutions, and what 
 neither run nor declared fails, and so does a declaration that fits no page any more.
 """
 
+import contextlib
 import os
 import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -25,7 +27,8 @@ from tests.pages import ROOT, Block, blocks, pages
 pytestmark = [pytest.mark.timed, pytest.mark.timeout(120)]
 
 OFFER = ROOT / "tests" / "vectors" / "offers" / "chromium.sdp"
-PROGRAMS = {"usher", ".venv/bin/usher", ".venv/bin/pytest", "curl", "sysctl", "make"}
+PROGRAMS = {"usher", ".venv/bin/usher", ".venv/bin/pytest", "curl", "sysctl", "make", "printf"}
+ASSIGNMENT = re.compile(r"[a-z]+=")
 
 ELSEWHERE = {
     "make setup": "`make test` begins with it",
@@ -44,10 +47,11 @@ SUBSTITUTIONS: dict[str, str | Callable[[re.Match[str]], str]] = {
     r"\bN\[,N\]…": "1,2",
     r"\bDIR\b": "new-keys",
     r"\bFILE\b": "relay.json",
+    r"@tests/": "@$ROOT/tests/",
     # Else an error answer would pass.
     r"^curl\b": "curl --silent --show-error --fail-with-body",
     # What it names exists; that it passes is for `make test` to show.
-    r"^\.venv/bin/pytest\b": "cd $ROOT && $BIN/pytest --collect-only --quiet -p no:cacheprovider",
+    r"^\.venv/bin/pytest\b": "env -C $ROOT $BIN/pytest --collect-only --quiet -p no:cacheprovider",
     r"^\.venv/bin/": "$BIN/",
     # Writing needs root and would change this machine.
     r"^sysctl -w (.*)": lambda match: "sysctl -n " + re.sub(r"=\d+", "", match[1]),
@@ -81,11 +85,12 @@ def read(block: Block) -> Script:
 
 SCRIPTS = [read(block) for page in pages() for block in blocks(page) if block.language in {"sh", "console", "indented"}]
 COMMANDS = [command for script in SCRIPTS for command in script.commands]
+(BY_HAND,) = (script for script in SCRIPTS if any(command.endswith(" &") for command in script.commands))
 MAKE_UP = sorted({command for command in COMMANDS if re.match(r"make up\b", command)})
 
 
 def runs_here(command: str) -> bool:
-    return command not in ELSEWHERE and command not in MAKE_UP
+    return command not in ELSEWHERE and command not in MAKE_UP and command not in BY_HAND.commands
 
 
 def substituted(command: str) -> str:
@@ -96,7 +101,8 @@ def substituted(command: str) -> str:
 
 def test_commands_are_found_and_known() -> None:
     assert len(COMMANDS) > 10
-    assert {command for command in COMMANDS if runs_here(command) and command.split()[0] not in PROGRAMS} == set()
+    here = [command for command in COMMANDS if runs_here(command) and not ASSIGNMENT.match(command)]
+    assert {command for command in here if command.split()[0] not in PROGRAMS} == set()
 
 
 def test_declarations_fit_a_page() -> None:
@@ -124,7 +130,6 @@ def set_up(fleet: Fleet, directory: Path, folder: Path) -> Workplace:
     (secrets,) = directory.glob("usher-up-*")
     for name in ("internal-token", "relay.json"):
         shutil.copy(secrets / name, folder)
-    shutil.copy(OFFER, folder / "offer.sdp")
     sdp = {"Content-Type": "application/sdp"}
     answer = httpx.post(f"{fleet.url}/v1/realtime/calls", content=OFFER.read_bytes(), headers=sdp)
     ufrag = re.search(r"a=ice-ufrag:(\S+)", answer.text)
@@ -151,7 +156,7 @@ def test_commands_of_a_page_run(script: Script, workplace: Workplace, require_to
     for program in {"curl", "sysctl"} & {command.split()[0] for command in commands}:
         require_tool(program)
     done = subprocess.run(
-        ["sh", "-euxc", "\n".join(f"({command})" for command in commands)],
+        ["sh", "-euxc", "\n".join(commands)],
         cwd=workplace.folder,
         env=workplace.environment,
         capture_output=True,
@@ -196,3 +201,39 @@ def test_make_up_prints_one_line_answers_a_call_and_ends_on_ctrl_c(command: str,
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGINT)
             process.wait(timeout=10)
+
+
+def test_the_programs_started_by_hand_answer_a_call(tmp_path: Path) -> None:
+    """On free ports, and with loopback as the address that clients reach."""
+    ports = {port: free_port() for port in ("7200", "7280", "3478", "9478", "8080")}
+    text = "\n".join(BY_HAND.commands).replace("192.0.2.10", "127.0.0.1")
+    text = re.sub(rf"(?<=:)({'|'.join(ports)})\b", lambda match: ports[match[1]], text)
+    *starts, call = text.splitlines()
+    assert call.startswith("usher call ")
+    ready = f"until curl --silent --fail http://127.0.0.1:{ports['8080']}/readyz; do sleep 0.1; done"
+    log = tmp_path / "log"
+    with log.open("w") as output:
+        # All are of one process group, which ends them.
+        process = subprocess.Popen(
+            ["sh", "-euc", "\n".join([*starts, ready, call])],
+            cwd=tmp_path,
+            env={**make_environment(), "PATH": f"{Path(sys.prefix) / 'bin'}:{os.environ['PATH']}"},
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        assert process.wait(timeout=90) == 0, log.read_text()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert "1 of 1 calls right" in log.read_text()
+
+
+def free_port() -> str:
+    """A port that is free for TCP and UDP."""
+    with socket.socket() as tcp, socket.socket(type=socket.SOCK_DGRAM) as udp:
+        tcp.bind(("127.0.0.1", 0))
+        udp.bind(tcp.getsockname())
+        return str(tcp.getsockname()[1])
