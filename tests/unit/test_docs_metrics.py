@@ -18,6 +18,8 @@ from tests.signaling_fakes import signaling
 from usher_core import hop, stun
 from usher_core.internal_api import Load
 from usher_core.keys import HeldKey, KeyState
+from usher_operator import kube, loads, reconciler
+from usher_operator.metrics import OperatorMetrics
 from usher_relay.counters import Counters
 from usher_relay.engine.interface import Snapshot, SocketStatus
 from usher_relay.engine.python_engine import PythonEngine
@@ -49,6 +51,7 @@ UNBOUNDED = {
     ("usher_relay_kernel_drops_total", "socket"),
     ("usher_transceiver_codec_info", "codec"),
     ("usher_signaling_requests_total", "status"),
+    ("usher_operator_api_requests_total", "code"),
 }
 """Labels whose values are the installation's; the page describes them in words."""
 
@@ -171,6 +174,23 @@ async def signaling_metrics(folder: Path) -> list[Metric]:
         return list(metrics._registry.collect())
 
 
+def operator_metrics() -> list[Metric]:
+    metrics = OperatorMetrics()
+    outcomes = called_with(reconciler, "_count", 1)
+    for kind in reconciler.KINDS:
+        metrics.pass_seconds.labels(kind)
+        for outcome in outcomes:
+            metrics.passes.labels(kind, outcome)
+    errors = {error.reason for error in (kube.KubeError, *kube.KubeError.__subclasses__())}
+    for reason in errors | called_with(reconciler, "_count", 2) | called_with(reconciler, "_failed", 2):
+        metrics.errors.labels(reason)
+    for verb in called_with(kube, "_request"):
+        metrics.api_requests.labels(verb, "200")
+    for outcome in called_with(loads, "_on_outcome"):
+        metrics.loads.labels(outcome)
+    return list(metrics.registry.collect())
+
+
 def described(metrics: list[Metric]) -> Exported:
     suffixes = {"counter": "_total", "info": "_info"}
     found: Exported = {}
@@ -193,7 +213,9 @@ def described(metrics: list[Metric]) -> Exported:
 
 @pytest.fixture
 async def exported(tmp_path: Path) -> Exported:
-    return described([*relay_metrics(), *transceiver_metrics(), *await signaling_metrics(tmp_path)])
+    return described(
+        [*relay_metrics(), *transceiver_metrics(), *await signaling_metrics(tmp_path), *operator_metrics()]
+    )
 
 
 def anchor(heading: str) -> str:
@@ -247,7 +269,7 @@ async def test_values_are_explained() -> None:
 
 
 def names_in(text: str) -> set[str]:
-    return set(re.findall(r"\busher_(?:relay|transceiver|signaling)_\w+\b(?![/.]\w)", text))
+    return set(re.findall(r"\busher_(?:relay|transceiver|signaling|operator)_\w+\b(?![/.]\w)", text))
 
 
 async def test_metrics_that_other_pages_name_exist(exported: Exported) -> None:

@@ -1,0 +1,164 @@
+"""Carrying out plans: in order, up to the first failure that others rest on."""
+
+from typing import Any
+
+import httpx
+import pytest
+from kubernetes.aio.client import Configuration
+
+from tests.kube_fake import KubeFake
+from usher_core.internal_api import Load
+from usher_operator.actions import Apply, Create, Delete, JsonPatch, Reference, Replace, SetDrain, Tell
+from usher_operator.apply import Applier, Subject
+from usher_operator.kube import ConflictError, HttpKubeApi, NotLeaderError, UnavailableError
+from usher_operator.loads import PodAnswerError, PodClient
+
+POOL = Subject(Reference("usher.fleet/v1alpha1", "TransceiverPool", "ns", "p"), "uid-of-p")
+
+
+@pytest.fixture
+async def server():
+    async with KubeFake() as fake:
+        fake.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ns"}})
+        fake.create(
+            {
+                "apiVersion": "usher.fleet/v1alpha1",
+                "kind": "TransceiverPool",
+                "metadata": {"name": "p", "namespace": "ns"},
+            }
+        )
+        yield fake
+
+
+class Rig:
+    def __init__(self, server: KubeFake) -> None:
+        configuration = Configuration()
+        configuration.host = server.url
+        self.may_write = True
+        self.now = 1e9
+        self.asked: list[tuple[str, str]] = []
+        self.status = 200
+        self.api = HttpKubeApi(configuration, may_write=lambda: self.may_write)
+        self.pods = PodClient(httpx.MockTransport(self._answer))
+        self.applier = Applier(self.api, self.pods, lambda: self.now)
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append((str(request.url), request.headers["Authorization"]))
+        load = Load(sessions=0, max_sessions=1, draining=True, accepts=False)
+        return httpx.Response(self.status, content=load.model_dump_json())
+
+    async def do(self, *actions: Any) -> Any:
+        return await self.applier.carry_out(actions, POOL, "token-of-pool")
+
+
+@pytest.fixture
+async def rig(server):
+    rig = Rig(server)
+    yield rig
+    await rig.api.close()
+    await rig.pods.close()
+
+
+def config_map(name: str, **more: Any) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "ns", **more}}
+
+
+def target(name: str) -> Reference:
+    return Reference("v1", "ConfigMap", "ns", name)
+
+
+async def test_every_action_does_what_it_says(server, rig):
+    await rig.do(Apply({**config_map("a"), "data": {"x": "1"}}), Create(config_map("b")))
+    b = server.get("ConfigMap", "ns", "b")
+    await rig.do(
+        Replace({**b, "data": {"y": "2"}}),
+        JsonPatch(target("a"), ({"op": "replace", "path": "/data/x", "value": "3"},)),
+    )
+    assert server.get("ConfigMap", "ns", "a")["data"] == {"x": "3"}
+    assert server.get("ConfigMap", "ns", "b")["data"] == {"y": "2"}
+    await rig.do(Delete(target("b"), b["metadata"]["uid"]), SetDrain("pod", "http://127.0.0.1:7280", drain=True))
+    assert server.get("ConfigMap", "ns", "b") is None
+    assert rig.asked == [("http://127.0.0.1:7280/internal/v1/drain", "Bearer token-of-pool")]
+
+
+@pytest.mark.parametrize(
+    "losing",
+    [
+        Create(config_map("a")),
+        Replace(config_map("a", resourceVersion="1")),
+        JsonPatch(target("a"), ({"op": "test", "path": "/metadata/resourceVersion", "value": "1"},)),
+        Delete(target("a"), "another uid"),
+    ],
+    ids=lambda action: type(action).__name__,
+)
+async def test_a_conflict_ends_the_course(server, rig, losing):
+    server.create(config_map("a"))
+    with pytest.raises(ConflictError):
+        await rig.do(losing, Create(config_map("b")))
+    assert server.get("ConfigMap", "ns", "b") is None
+
+
+async def test_a_refused_child_is_told_and_the_rest_is_done(server, rig):
+    server.fail(422, verb="apply", message="data: too long")
+    [fault] = await rig.do(Apply(config_map("a")), Create(config_map("b")))
+    assert (fault.reason, fault.message) == ("Refused", "data: too long")
+    assert server.get("ConfigMap", "ns", "b") is not None
+
+
+@pytest.mark.parametrize("code", [403, 422])
+async def test_nothing_is_done_on_a_lease_that_was_refused(server, rig, code):
+    server.fail(code, verb="create", resource="configmaps")
+    [fault] = await rig.do(Create(config_map("lease")), JsonPatch(target("pod"), ()), Create(config_map("b")))
+    assert fault.reason == ("Forbidden" if code == 403 else "Refused")
+    assert [call.verb for call in server.writes()] == ["create"]
+
+
+async def test_what_stands_behind_a_drain_waits_for_its_answer(server, rig):
+    rig.status = 503
+    with pytest.raises(PodAnswerError, match="transceiver pod-1 was told to drain"):
+        await rig.do(SetDrain("pod-1", "http://127.0.0.1:7280", drain=True), Create(config_map("b")))
+    assert server.get("ConfigMap", "ns", "b") is None
+
+
+async def test_an_object_that_is_gone_needs_no_patch_and_no_deletion(rig):
+    assert await rig.do(JsonPatch(target("gone"), ()), Delete(target("gone"), "u")) == ()
+
+
+async def test_the_same_event_is_posted_once_in_a_while(server, rig):
+    for _ in range(3):
+        await rig.do(Tell("Normal", "Scaled", "to 2"))
+    assert len(server.all("Event")) == 1
+    rig.now += 601
+    await rig.do(Tell("Normal", "Scaled", "to 2"), Tell("Warning", "Other", "x" * 5000))
+    events = server.all("Event")
+    assert len(events) == 3
+    assert max(len(event["message"]) for event in events) == 1024
+    assert events[0]["involvedObject"]["uid"] == "uid-of-p"
+
+
+async def test_an_event_that_cannot_be_posted_stops_nothing(server, rig):
+    server.fail(403, resource="events")
+    assert await rig.do(Tell("Normal", "Scaled", "to 2"), Create(config_map("b"))) == ()
+    assert server.get("ConfigMap", "ns", "b") is not None
+
+
+async def test_a_status_is_written_only_when_it_differs_also_from_what_the_server_made_of_it(server, rig):
+    await rig.applier.write_status(POOL, {"replicas": 1}, None)
+    await rig.applier.write_status(POOL, {"replicas": 1}, {"replicas": 1})
+    assert len(server.writes()) == 1
+    await rig.applier.write_status(POOL, {"replicas": 2}, {"replicas": 1})
+    assert server.get("TransceiverPool", "ns", "p")["status"] == {"replicas": 2}
+
+
+async def test_without_the_lease_nothing_is_written_and_reading_goes_on(server, rig):
+    rig.may_write = False
+    with pytest.raises(NotLeaderError):
+        await rig.do(Create(config_map("b")))
+    assert await rig.api.get(target("b")) is None
+    assert server.writes() == []
+
+
+async def test_a_server_that_hangs_up_is_unavailable(server, rig):
+    server.fail(0, times=5)  # the client tries a broken connection once more
+    with pytest.raises(UnavailableError):
+        await rig.api.get(target("a"))
