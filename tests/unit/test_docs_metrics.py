@@ -181,7 +181,7 @@ def operator_metrics() -> list[Metric]:
         metrics.pass_seconds.labels(kind)
         for outcome in outcomes:
             metrics.passes.labels(kind, outcome)
-    errors = {error.reason for error in (kube.KubeError, *kube.KubeError.__subclasses__())}
+    errors = {kube.KubeError.reason, *(error.reason for error in kube.KubeError.__subclasses__())}
     for reason in errors | called_with(reconciler, "_count", 2) | called_with(reconciler, "_failed", 2):
         metrics.errors.labels(reason)
     for verb in called_with(kube, "_request"):

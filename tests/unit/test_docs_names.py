@@ -19,7 +19,12 @@ from usher_transceiver.session import EndReason
 from usher_transceiver.settings import TransceiverSettings
 
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
-FOREIGN_FLAGS = {"--data-binary": "curl", "--for": "kubectl", "--help": "click and argparse"}
+FOREIGN_FLAGS = {
+    "--data-binary": "curl",
+    "--overwrite": "kubectl annotate",
+    "--for": "kubectl",
+    "--help": "click and argparse",
+}
 FOLDERS = {path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")}
 
 

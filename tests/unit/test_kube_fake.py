@@ -6,7 +6,7 @@ import json
 import aiohttp
 import pytest
 
-from tests.kube_fake import KubeFake, Workloads, selector
+from tests.kube_fake import Json, KubeFake, Workloads, selector
 
 APPLY = {"Content-Type": "application/apply-patch+yaml"}
 
@@ -24,7 +24,7 @@ async def http(api):
         yield session
 
 
-def pod(name: str, **labels: str) -> dict:
+def pod(name: str, **labels: str) -> Json:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "ns", "labels": labels}}
 
 
