@@ -13,9 +13,14 @@ JOBS    ?= 2# test processes at a time
 SECONDS ?= 10# per fuzz target
 ARGS    ?=# passed on by `make up`
 
+IMAGE_PREFIX ?= localhost
+TAG          ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+BUILDER      ?= $(shell for b in docker podman buildah; do command -v $$b && break; done)
+PROGRAMS     := relay transceiver signaling operator
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup up test test-long lint types layers fmt crds e2e fuzz bench clean
+.PHONY: help setup up test test-long lint types layers fmt crds chart images kind-up kind-down e2e fuzz bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +65,30 @@ fmt: $(STAMP) ## format, and mend what ruff can mend
 
 crds: $(STAMP) ## make crds/ and the tables of docs/kubernetes-api.md anew from the operator's models
 	$(BIN)/python -m usher_operator.crd crds docs/kubernetes-api.md
+
+chart: $(STAMP) ## copy CRDs, alerts and settings into charts/usher
+	$(BIN)/python -m deploy.chart_copies
+
+images: ## build the images IMAGE_PREFIX=localhost/usher-…:TAG with docker, podman or buildah
+	@test -n '$(BUILDER)' || { echo 'install docker, podman or buildah, or name a builder with BUILDER=…' >&2; exit 1; }
+	@for program in $(PROGRAMS); do \
+		$(BUILDER) build --file deploy/$$program.Containerfile --build-arg VERSION=$(TAG) \
+			$(if $(BASE_IMAGE),--build-arg BASE_IMAGE=$(BASE_IMAGE)) \
+			--tag $(IMAGE_PREFIX)/usher-$$program:$(TAG) . || exit 1; \
+	done
+
+kind-up: images ## a cluster of kind on this machine with a fleet in it; needs docker, kind, kubectl, helm
+	kind create cluster --name usher --config kind-config.yaml
+	@for program in $(PROGRAMS); do kind load docker-image --name usher $(IMAGE_PREFIX)/usher-$$program:$(TAG) || exit 1; done
+	helm upgrade --install usher charts/usher --namespace usher --create-namespace --values deploy/kind-values.yaml \
+		--set global.imageRegistry=$(IMAGE_PREFIX) --set-string operator.image.tag=$(TAG),signaling.image.tag=$(TAG) \
+		--set-string relay.image.tag=$(TAG),transceiver.image.tag=$(TAG)
+	kubectl apply --namespace usher --filename deploy/kind-pools.yaml
+	kubectl wait --namespace usher --for=condition=Ready --timeout=5m rpool/edge tpool/voice
+	@echo 'ready http://127.0.0.1:8080 (API key: the one in deploy/kind-values.yaml)'
+
+kind-down: ## remove that cluster
+	kind delete cluster --name usher
 
 e2e: $(STAMP) ## tests on a Kubernetes cluster; needs KUBECONFIG and kubectl
 	USHER_REQUIRE_ALL=1 $(PYTEST) -m e2e --timeout=600 tests/e2e

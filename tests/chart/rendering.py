@@ -26,9 +26,9 @@ def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-def template(*arguments: str) -> subprocess.CompletedProcess[str]:
+def template(*arguments: str, namespace: str = NAMESPACE) -> subprocess.CompletedProcess[str]:
     """Render the chart."""
-    return helm("template", RELEASE, str(CHART), f"--namespace={NAMESPACE}", *arguments)
+    return helm("template", RELEASE, str(CHART), f"--namespace={namespace}", *arguments)
 
 
 @cache

@@ -29,7 +29,7 @@ def faults(pod: Object) -> Iterator[str]:
         "secret",
     }
     for volume in pod.get("volumes", ()):
-        if not set(volume) - {"name"} <= allowed:
+        if not set(volume) - {"name"} <= allowed | {"secret"}:
             yield f"volume {volume['name']}"
     security = pod.get("securityContext", {})
     if security.get("seccompProfile", {}).get("type") != "RuntimeDefault":
@@ -88,8 +88,9 @@ OF_POOLS = {
     "usher.fleet: relaypools/status, transceiverpools/status": "patch",
     "usher.fleet: relaypools/finalizers, transceiverpools/finalizers": "update",
     "pods": "get list watch patch",
-    "apps: deployments, daemonsets": "get create patch",
-    "services, serviceaccounts": "get create patch",
+    "apps: deployments, daemonsets": "get list watch create patch",
+    "services": "get list watch create patch",
+    "serviceaccounts": "get create patch",
     "configmaps": "get create patch delete",
     "policy: poddisruptionbudgets": "get create patch",
     "rbac.authorization.k8s.io: roles, rolebindings": "get create patch",
