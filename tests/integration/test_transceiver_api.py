@@ -127,6 +127,14 @@ async def test_drain_refuses_creates_and_undrain_takes_them_again(tmp_path: Path
         await running.create(offer())
 
 
+async def test_a_transceiver_that_was_told_to_end_takes_no_calls_again(tmp_path: Path) -> None:
+    async with rig(tmp_path) as running:
+        await running.create(offer())
+        running.transceiver.on_signal()
+        assert (await running.post("/undrain")).json()["accepts"] is False
+        assert_error(await running.post("/sessions", running.body(offer())), 503, "draining")
+
+
 async def test_a_session_can_be_looked_at_for_a_while_after_its_end(tmp_path: Path) -> None:
     async with rig(tmp_path) as running:
         created = await running.create(offer(), tenant="acme")

@@ -130,7 +130,7 @@ class Transceiver:
         """Drain at the first signal, end at once at the second."""
         self._signals += 1
         log.info("told to end", signals=self._signals, sessions=len(self.sessions))
-        self.sessions.drain()
+        self.sessions.drain_for_good()
         (self._told_to_end if self._signals == 1 else self._told_twice).set()
 
     async def start(self) -> None:
@@ -159,7 +159,7 @@ class Transceiver:
 
     async def stop(self, reason: EndReason) -> None:
         """End all sessions, tell their clients, and let everything go."""
-        self.sessions.drain()
+        self.sessions.drain_for_good()
         left = len(self.sessions)
         await self.sessions.end_all(reason)
         self._housekeeping.cancel()

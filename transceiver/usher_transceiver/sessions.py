@@ -116,6 +116,7 @@ class SessionRegistry:
     ) -> None:
         self.clock = clock
         self.draining = False
+        self._ends = False
         self.created = 0
         self.refused: Counter[str] = Counter()
         self.ended: Counter[str] = Counter()
@@ -398,9 +399,13 @@ class SessionRegistry:
         """Admit nothing from now on."""
         self.draining = True
 
+    def drain_for_good(self) -> None:
+        """The same, and no `undrain` changes it: this process ends."""
+        self._ends = self.draining = True
+
     def undrain(self) -> None:
-        """Admit again."""
-        self.draining = False
+        """Admit again, unless this process ends."""
+        self.draining = self._ends
 
     async def wait_empty(self) -> None:
         """Wait until no session runs."""
