@@ -14,13 +14,16 @@ MAX_NAMESPACES = 16
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
-def check_namespace(name: str) -> str:
-    """Return the name of a namespace. Raises ValueError when it is none."""
-    if not _NAMESPACE.fullmatch(name):
-        raise ValueError(
-            f"{name!r} is no name of a namespace: up to 63 lower-case letters, digits and inner hyphens are"
-        )
-    return name
+def check_namespaces(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of namespaces. Raises ValueError for one that is none, or stands twice."""
+    for name in names:
+        if not _NAMESPACE.fullmatch(name):
+            raise ValueError(
+                f"{name!r} is no name of a namespace: up to 63 lower-case letters, digits and inner hyphens are"
+            )
+    if len(set(names)) != len(names):
+        raise ValueError("a namespace stands twice")
+    return names
 
 
 class RouteSettings(ProgramSettings):
@@ -46,11 +49,7 @@ class RouteSettings(ProgramSettings):
     @field_validator("pods_namespace")
     @classmethod
     def _are_namespaces(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for name in value:
-            check_namespace(name)
-        if len(set(value)) != len(value):
-            raise ValueError("a namespace stands twice")
-        return value
+        return check_namespaces(value)
 
     @model_validator(mode="after")
     def _one_source_of_routes(self) -> Self:

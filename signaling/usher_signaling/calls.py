@@ -22,6 +22,7 @@ from websockets.asyncio.client import ClientConnection
 from usher_core.errors import RemoteError
 from usher_core.ids import Route
 from usher_core.internal_api import (
+    AdvertisedAddress,
     CreateSession,
     IceRestarted,
     RestartIce,
@@ -40,7 +41,7 @@ from usher_signaling.errors import ApiError, call_not_found, unavailable
 from usher_signaling.metrics import Metrics
 from usher_signaling.models import choose_backend
 from usher_signaling.regions import RegionalAddress, Regions
-from usher_signaling.settings import SignalingSettings
+from usher_signaling.settings import MAX_ADVERTISED, SignalingSettings
 from usher_signaling.transceiver_client import (
     RefusedError,
     TimedOutError,
@@ -116,7 +117,6 @@ class Calls:
     ) -> None:
         self._settings = settings
         self._regions = regions
-        self._advertised = settings.advertised
         self._directory = directory
         self._client = client
         self._sealer = sealer
@@ -127,15 +127,14 @@ class Calls:
     @property
     def can_place(self) -> bool:
         """Whether a call could succeed now: an address to advertise, and a live transceiver."""
-        own = self._regions.own
-        return bool(self._regions.addresses(own, self._advertised)) and self._directory.serves(own)
+        return self._directory.serves(self._regions.own)
 
     async def place(self, caller: Caller, offer: Offer) -> PlacedCall:
         """Get an offer answered.
 
         Raises ApiError: the offer's fault, 502 when the backend can't be made, or 503 when nobody takes the call.
         """
-        addresses = self._regions.addresses(offer.region, self._advertised)
+        addresses = self._directory.addresses(offer.region)
         if not addresses:
             message = "This server has no relay address to advertise to you. Its operator must add one."
             raise unavailable("no_address", message)
@@ -144,7 +143,7 @@ class Calls:
         request = CreateSession(
             request_id=secrets.token_urlsafe(16),
             offer=offer.sdp,
-            advertise=tuple(entry.address for entry in addresses),
+            advertise=_advertised(addresses),
             tenant=caller.tenant,
             session=session,
             backend=choose_backend(session, self._settings.backends, self._settings.backend),
@@ -157,6 +156,7 @@ class Calls:
         _log_with(created.session_id)
         call_id = self.seal(caller, transceiver.route, created.session_id)
         log.info("call placed", session=created.session_id, route=str(transceiver.route), tenant=caller.tenant)
+        addresses = self._directory.addresses_of(transceiver.route, offer.region)
         path = PlacedPath(offer.region, transceiver, addresses)
         return PlacedCall(call_id, created.answer, entity_tag(created.ufrag), path, created.load.created)
 
@@ -178,7 +178,7 @@ class Calls:
 
     def relay_region(self, listener: int | None) -> str:
         """The region of the relay address behind a listener, "" when it has none."""
-        return next((entry.region for entry in self._advertised if entry.address.listener == listener), "")
+        return next((entry.region for entry in self._directory.advertised if entry.address.listener == listener), "")
 
     async def describe(self, call: OwnedCall) -> SessionInfo:
         """State of a call. Raises ApiError."""
@@ -229,7 +229,9 @@ class Calls:
                 break
             tried.add(transceiver.route)
             try:
-                created = await self._try(transceiver, request, min(left, self._settings.attempt_timeout))
+                addresses = self._directory.addresses_of(transceiver.route, region)
+                own = request.model_copy(update={"advertise": _advertised(addresses)})
+                created = await self._try(transceiver, own, min(left, self._settings.attempt_timeout))
             except _NoBackendError:
                 lacking.add(transceiver.route)
                 continue
@@ -294,6 +296,10 @@ class Calls:
         log.warning(
             "a transceiver did not take a call", route=str(transceiver.route), outcome=outcome, error=str(error)
         )
+
+
+def _advertised(addresses: tuple[RegionalAddress, ...]) -> tuple[AdvertisedAddress, ...]:
+    return tuple(entry.address for entry in addresses[:MAX_ADVERTISED])
 
 
 def _log_with(session_id: str) -> None:

@@ -1,4 +1,4 @@
-"""The transceivers there are: addresses from the route file, loads asked for in the background."""
+"""The transceivers there are and which of them take a call; loads are asked for in the background."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import structlog
 from usher_core.ids import Route
 from usher_core.internal_api import Load
 from usher_core.routes import RouteTable, Transceiver
-from usher_shell.watched_file import WatchedFile
+from usher_signaling.addresses import AddressBook
 from usher_signaling.placement import Placement, Report
-from usher_signaling.regions import Regions, tried_last
+from usher_signaling.regions import RegionalAddress, Regions, tried_last
 from usher_signaling.tenant_calls import TenantCalls
 from usher_signaling.transceiver_client import TransceiverError
+from usher_signaling.transceivers import TransceiverSource
 
 log = structlog.get_logger()
 
@@ -45,7 +46,8 @@ class Directory:
     """Looks up owners, chooses for new calls, and keeps the loads fresh.
 
     Args:
-        table: where the transceivers stand.
+        transceivers: where they are known from.
+        addresses: relay addresses; a transceiver that no relay serves gets no calls.
         placement: the rules of the choice; it learns the loads.
         tenant_calls: learns from the loads how many calls a tenant has.
         regions: which transceivers come first.
@@ -56,7 +58,8 @@ class Directory:
 
     def __init__(
         self,
-        table: WatchedFile[RouteTable],
+        transceivers: TransceiverSource,
+        addresses: AddressBook,
         placement: Placement,
         tenant_calls: TenantCalls,
         regions: Regions,
@@ -64,7 +67,8 @@ class Directory:
         timeout: float,
         now: Callable[[], float],
     ) -> None:
-        self._table = table
+        self.source = transceivers
+        self._addresses = addresses
         self.placement = placement
         self._tenant_calls = tenant_calls
         self._regions = regions
@@ -76,19 +80,21 @@ class Directory:
     @property
     def transceivers(self) -> RouteTable:
         """All transceivers, also those that take no new calls."""
-        return self._table.value
+        return self.source.table
+
+    @property
+    def advertised(self) -> tuple[RegionalAddress, ...]:
+        """All relay addresses that are known."""
+        return self._addresses.all()
 
     async def find_owner(self, route: Route) -> Transceiver | None:
         """The transceiver of a route, None when it is gone."""
-        # Another replica may have read the file since we have, and placed a call at a new transceiver.
-        if route not in self._table.value:
-            await asyncio.to_thread(self._table.look)
-        return self._table.value.get(route)
+        return await self.source.find(route)
 
     def choose(self, region: str, tried: Collection[Route]) -> Transceiver | None:
         """The transceiver for a new call of a region, None when no other takes one."""
-        # Another thread reads the file, so the table may be another one by the time the choice is made.
-        table = self._table.value
+        # Another thread may read the table anew, so it may be another one by the time the choice is made.
+        table = self.source.table
         groups = tried_last(self._in_order(region), tried)
         route = self.placement.choose(groups, self._now(), tried)
         return None if route is None else table.get(route)
@@ -98,33 +104,50 @@ class Directory:
         now = self._now()
         return any(self.placement.is_live(route, now) for group in self._in_order(region) for route in group)
 
+    def addresses(self, region: str) -> tuple[RegionalAddress, ...]:
+        """What a client of a region would be told if its call were placed now; empty when no relay has an address."""
+        table = self.source.table
+        if not _placeable(table):
+            return self._regions.addresses(region, self._addresses.all())
+        served = self._served(table, region)
+        return self.addresses_of(served[0], region) if served else ()
+
+    def addresses_of(self, route: Route, region: str) -> tuple[RegionalAddress, ...]:
+        """What to advertise to a client of a region whose call is at that transceiver, the best first."""
+        return self._regions.addresses(region, self._addresses.of(route))
+
     def live_count(self) -> int:
         """How many transceivers new calls could be placed at, full ones included."""
         now = self._now()
-        return sum(self.placement.is_live(route, now) for route in self._placeable())
+        return sum(self.placement.is_live(route, now) for route in _placeable(self.source.table))
 
     def statuses(self) -> list[Status]:
-        """How every transceiver is, in the order of the route file."""
+        """How every transceiver is, in the order of their source."""
         now = self._now()
         return [
             Status(entry, self.placement.is_live(route, now), self.placement.last_report(route, now))
-            for route, entry in self._table.value.items()
+            for route, entry in self.source.table.items()
         ]
 
     async def refresh(self) -> None:
-        """One round: the file, then every transceiver's load. Takes at most the time-out of a question or so."""
-        await asyncio.to_thread(self._table.look)
-        self.placement.keep(self._table.value.keys())
-        self._tenant_calls.keep(self._table.value.keys())
+        """One round: the table, then every transceiver's load. Takes at most the time-out of a question or so."""
+        await self.source.look()
+        table = self.source.table
+        self.placement.keep(table.keys())
+        self._tenant_calls.keep(table.keys())
         # Also those that take no new calls: they may still have old ones, which count for their tenants.
-        await asyncio.gather(*(self.ask(entry) for entry in self._table.value.values() if entry.http))
+        await asyncio.gather(*(self.ask(entry) for entry in table.values() if entry.http))
 
     def _in_order(self, region: str) -> list[list[Route]]:
-        table = self._table.value
-        return self._regions.order(region, self._placeable(), lambda route: table[route].region)
+        table = self.source.table
+        return self._regions.order(region, self._served(table, region), lambda route: table[route].region)
 
-    def _placeable(self) -> list[Route]:
-        return [route for route, entry in self._table.value.items() if entry.placeable and entry.http]
+    def _served(self, table: RouteTable, region: str) -> list[Route]:
+        """Transceivers that new calls may go to and whose relays have an address for the region."""
+        known = [(route, self._addresses.of(route)) for route in _placeable(table)]
+        # Most transceivers have the same addresses, as one object: each is looked at once.
+        usable = {id(book): bool(self._regions.addresses(region, book)) for _, book in known}
+        return [route for route, book in known if usable[id(book)]]
 
     async def ask(self, entry: Transceiver) -> None:
         """Ask one transceiver for its load. Raises nothing when it does not answer."""
@@ -138,3 +161,7 @@ class Directory:
                 return
         self.placement.report(entry.route, load, asked_at)
         self._tenant_calls.report(entry.route, load, asked_at)
+
+
+def _placeable(table: RouteTable) -> list[Route]:
+    return [route for route, entry in table.items() if entry.placeable and entry.http]

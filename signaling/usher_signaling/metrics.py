@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.registry import Collector
 
 LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
@@ -67,6 +68,10 @@ class Metrics:
     def watch(self, name: str, description: str, value: Callable[[], float]) -> None:
         """Show a number that is asked for when the metrics are read."""
         Gauge(f"usher_signaling_{name}", description, registry=self._registry).set_function(value)
+
+    def add(self, collector: Collector) -> None:
+        """Show the metrics of a part that has its own."""
+        self._registry.register(collector)
 
     def text(self) -> bytes:
         """All metrics in the Prometheus text format."""

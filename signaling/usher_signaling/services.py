@@ -15,7 +15,6 @@ import structlog
 from usher_core.errors import LocalError
 from usher_core.internal_api import parse_token
 from usher_core.keys import newest_active, parse_key_file
-from usher_core.routes import RouteTable, parse_route_file
 from usher_core.sealed import Sealer
 from usher_shell.watched_file import WatchedFile
 from usher_signaling.api_keys import DEFAULT_TENANT, ApiKeys, check_api_key, digest_of, parse_api_keys
@@ -30,6 +29,7 @@ from usher_signaling.redis_store import RedisStore
 from usher_signaling.regions import Regions
 from usher_signaling.relay_pages import RelayPages
 from usher_signaling.settings import SignalingSettings
+from usher_signaling.sources import select_sources
 from usher_signaling.tenant_calls import TenantCalls
 from usher_signaling.tracing import Tracer
 from usher_signaling.transceiver_client import TransceiverClient
@@ -57,6 +57,8 @@ class Services:
     limits: Limits
     redis: RedisStore | None
     files: tuple[AnyFile, ...]
+    follow: tuple[Callable[[], Awaitable[None]], ...]
+    """What has to run while the process serves, to learn of transceivers and relays."""
     ending: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the process is told to end."""
 
@@ -67,6 +69,7 @@ class Services:
         interval = self.settings.load_interval
         rounds = (self.directory.refresh, self._refresh_files)
         tasks = [asyncio.create_task(_repeat(interval, one_round)) for one_round in rounds]
+        tasks += [asyncio.create_task(_keep_up(follow)) for follow in self.follow]
         try:
             yield
         finally:
@@ -113,13 +116,14 @@ def build_services(
     def sealer() -> Sealer:
         return keys.value
 
-    routes = WatchedFile(settings.routes_file, parse_route_file, "route file", until_there=RouteTable())
+    sources = select_sources(settings, metrics)
     client = TransceiverClient(lambda: token.value, transport, tracer)
     regions = settings.regions
     tenant_calls = TenantCalls(settings.load_life)
     redis = _redis(settings, metrics)
     directory = Directory(
-        routes,
+        sources.transceivers,
+        sources.addresses,
         # The draw guards nothing, but replicas must not share a seed.
         Placement(settings.load_life, SystemRandom()),
         tenant_calls,
@@ -128,12 +132,12 @@ def build_services(
         settings.load_timeout,
         monotonic,
     )
-    metrics.watch("transceivers", "Transceivers in the route file", lambda: len(directory.transceivers))
+    metrics.watch("transceivers", "Transceivers in the route table", lambda: len(directory.transceivers))
     metrics.watch("transceivers_live", "Transceivers that take new calls, full ones included", directory.live_count)
     metrics.watch(
         "files_wrong",
         "Files that are missing or wrong, so that their last good content is in use",
-        lambda: sum(file.is_wrong for file in (routes, *files)),
+        lambda: sum(file.is_wrong for file in files) + sources.wrong_files,
     )
     return Services(
         settings=settings,
@@ -149,6 +153,7 @@ def build_services(
         limits=Limits(settings, api_keys, tenant_calls, redis, metrics, clock),
         redis=redis,
         files=tuple(files),
+        follow=sources.follow,
     )
 
 
@@ -160,6 +165,16 @@ async def _repeat(interval: float, one_round: Callable[[], Awaitable[None]]) -> 
             await one_round()
         except Exception:
             log.exception("background round failed")
+
+
+async def _keep_up(follow: Callable[[], Awaitable[None]]) -> None:
+    """Run what never ends by itself. Should it fail all the same, it begins anew."""
+    while True:
+        try:
+            await follow()
+        except Exception:
+            log.exception("following failed")
+        await asyncio.sleep(1)
 
 
 def _jwt_verifier(settings: SignalingSettings, files: list[AnyFile], clock: Callable[[], float]) -> JwtVerifier | None:

@@ -13,7 +13,8 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from usher_core.errors import LocalError, describe
 from usher_core.ids import is_loopback_host, split_host_port
 from usher_core.internal_api import AdvertisedAddress
-from usher_core.settings import HostPort, ProgramSettings, TextList
+from usher_core.route_settings import MAX_NAMESPACES, RouteSettings, check_namespaces
+from usher_core.settings import HostPort, TextList
 from usher_signaling.jwt_keys import ALGORITHMS
 from usher_signaling.regions import EVERYBODY_ELSE, Network, RegionalAddress, Regions, is_region
 
@@ -23,7 +24,7 @@ MAX_RELAY_ADMINS = 64
 _HEADER = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
-class SignalingSettings(ProgramSettings):
+class SignalingSettings(RouteSettings):
     """Answer the HTTP API and serve the pages. Secrets come from files or, on one machine, from the environment."""
 
     program: ClassVar[str] = "signaling"
@@ -36,13 +37,23 @@ class SignalingSettings(ProgramSettings):
         description="key file with the seal keys, the same for all replicas: they open each other's call ids"
     )
     token_file: Path = Field(description="file with the internal token, which opens the transceivers' internal API")
-    routes_file: Path = Field(
-        description="route file with the transceivers; read again when it changes, the last good one is kept"
+    pods_settle: float = Field(
+        default=0.5,
+        ge=0,
+        le=60,
+        description="seconds that a pod's address must have been known before it gets new calls, so that the relays "
+        "know it, too: they learn it within 0.3",
     )
     advertise: TextList = Field(
         default=(),
         description="ID=IP:PORT or ID=IP:PORT@REGION (repeatable): a public relay address and its listener id, in "
         "order of preference; they become the candidates of answers, one with a region only for clients near it",
+    )
+    relay_pools_namespace: TextList = Field(
+        default=(),
+        max_length=MAX_NAMESPACES,
+        description="Kubernetes namespace (repeatable) whose RelayPools tell further public addresses: an answer names "
+        "those of the pools that serve its transceiver, behind --advertise; needs to get, list and watch relaypools",
     )
 
     region: str = Field(
@@ -285,6 +296,17 @@ class SignalingSettings(ProgramSettings):
             if len(name) > 64 or not name.isprintable():
                 raise ValueError(f"{name!r} is no name of a backend")
         return value
+
+    @field_validator("relay_pools_namespace")
+    @classmethod
+    def _are_pool_namespaces(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return check_namespaces(value)
+
+    @model_validator(mode="after")
+    def _pools_serve_pods(self) -> Self:
+        if self.relay_pools_namespace and not self.pods_namespace:
+            raise ValueError("relay_pools_namespace needs pods_namespace: RelayPools name their pods by labels")
+        return self
 
     @model_validator(mode="after")
     def _header_from_somebody(self) -> Self:

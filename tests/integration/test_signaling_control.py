@@ -403,7 +403,7 @@ async def test_a_new_transceiver_is_found_by_a_replica_that_has_not_heard_of_it(
         services = create_app(make_settings(running.folder)).state.services
         running.write_routes()
         assert services.directory.transceivers
-        services.directory._table.look()
+        await services.directory.source.look()
         assert not services.directory.transceivers
         entry = Transceiver(cluster=1, pod=POD, udp=running.rig.transceiver.udp, http=running.rig.transceiver.http)
         running.write_routes(entry)

@@ -171,7 +171,7 @@ def test_a_pod_that_makes_no_sense_is_refused_with_a_reason(changes: Json, reaso
 
 def test_no_body_whatever_its_shape_raises_anything_but_a_remote_error() -> None:
     draw = random.Random(7)
-    values = (None, "", "x", 0, -1, 1.5, [], {}, [None], {"x": None}, True, ["x"], [[]])
+    values: tuple[Any, ...] = (None, "", "x", 0, -1, 1.5, [], {}, [None], {"x": None}, True, ["x"], [[]])
 
     def spoil(value: Any) -> Any:
         if draw.random() < 0.08:
@@ -180,7 +180,7 @@ def test_no_body_whatever_its_shape_raises_anything_but_a_remote_error() -> None
             return {key: spoil(inner) for key, inner in value.items() if draw.random() > 0.04}
         return [spoil(inner) for inner in value] if isinstance(value, list) else value
 
-    outcomes = set()
+    outcomes: set[type] = set()
     for _ in range(3000):
         try:
             outcomes.add(type(parse_pod(spoil(pod_json()))))

@@ -23,7 +23,7 @@ def add_health_routes(app: FastAPI, services: Services) -> None:
             "ready": ready,
             "transceivers": len(services.directory.transceivers),
             "transceivers_live": services.directory.live_count(),
-            "advertised": len(services.settings.advertise),
+            "advertised": len(services.directory.advertised),
         }
         return JSONResponse(state, 200 if ready else 503)
 
