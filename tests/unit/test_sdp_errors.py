@@ -33,8 +33,10 @@ def changed(old: str, new: str) -> str:
         ("o=- 1 2 IN IP4 0.0.0.0\n", "SDP line 1: expected v=0, the start of an SDP offer, got o=- 1 2 IN IP4 0.0.0.0"),
         (
             "v=0o=- 1 2 IN IP4 0.0.0.0s=-t=0 0",
-            "SDP line 1: expected line ends, but they are missing: curl keeps them with --data-binary only, "
-            "got v=0o=- 1 2 IN IP4 0.0.0.0s=-t=0 0",
+            (
+                "SDP line 1: expected line ends, but they are missing: curl keeps them with --data-binary only, "
+                "got v=0o=- 1 2 IN IP4 0.0.0.0s=-t=0 0"
+            ),
         ),
         ("v=1\n", "SDP line 1: expected v=0, the start of an SDP offer, got v=1"),
         ("v=0\nhello\n", "SDP line 2: expected <letter>=<value>, got hello"),
