@@ -22,7 +22,19 @@ FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
 FOREIGN_FLAGS = {
     "--data-binary": "curl",
     "--overwrite": "kubectl annotate",
+    "--create-namespace": "helm",
+    "--filename": "kubectl",
     "--for": "kubectl",
+    "--from-literal": "kubectl create secret",
+    "--logs": "helm test",
+    "--namespace": "kubectl and helm",
+    "--no-hooks": "helm uninstall",
+    "--patch": "kubectl patch",
+    "--reset-then-reuse-values": "helm upgrade",
+    "--set": "helm",
+    "--take-ownership": "helm upgrade",
+    "--timeout": "kubectl wait and helm",
+    "--type": "kubectl patch",
     "--help": "click and argparse",
 }
 FOLDERS = {path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")}

@@ -1,0 +1,99 @@
+"""Commands, values and names on the pages about Kubernetes are those of the chart."""
+
+import itertools
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.chart.rendering import ROOT, helm, template
+from tests.pages import Block, blocks, codes, pages
+
+PAGE = ROOT / "docs" / "kubernetes.md"
+COMMANDS = [
+    line.strip()
+    for page in pages()
+    for block in blocks(page)
+    if block.language == "sh"
+    for line in block.text.replace("\\\n", " ").splitlines()
+]
+HELM = sorted({line for line in COMMANDS if line.startswith("helm ")})
+KUBECTL = sorted({line for line in COMMANDS if line.startswith("kubectl ")})
+VALUES: Any = yaml.safe_load((ROOT / "charts" / "usher" / "values.yaml").read_text())
+
+
+def named(block: Block) -> str:
+    return f"{block.page}:{block.line}"
+
+
+@pytest.mark.needs("helm")
+@pytest.mark.parametrize("block", [block for block in blocks(PAGE) if block.language == "yaml"], ids=named)
+def test_examples_of_values_are_taken(block: Block, tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text(block.text)
+    outcome = template(f"--values={values}")
+    assert outcome.returncode == 0, outcome.stderr
+
+
+@pytest.mark.needs("helm")
+@pytest.mark.parametrize("command", [line for line in HELM if " charts/usher " in f"{line} "])
+def test_the_chart_takes_the_values_of_a_command(command: str) -> None:
+    words = shlex.split(command)
+    given = [word for flag, word in itertools.pairwise(words) if flag == "--set"]
+    outcome = template(*(f"--set={value}" for value in given))
+    assert outcome.returncode == 0, outcome.stderr
+
+
+@pytest.mark.needs("helm")
+@pytest.mark.parametrize("command", HELM)
+def test_helm_knows_the_flags_of_a_command(command: str) -> None:
+    words = shlex.split(command)
+    told = helm(words[1], "--help").stdout
+    assert [word for word in words if word.startswith("--") and f"{word} " not in told] == []
+
+
+def test_files_and_pools_of_commands_exist() -> None:
+    files = {word for line in KUBECTL for word in shlex.split(line) if word.startswith("examples/")}
+    assert files
+    made = {
+        (one["kind"], one["metadata"]["name"])
+        for file in files
+        for one in yaml.safe_load_all((ROOT / file).read_text())
+    }
+    kinds = {"rpool": "RelayPool", "tpool": "TransceiverPool"}
+    asked = {(kinds[kind], name) for line in KUBECTL for kind, name in re.findall(r"\b([rt]pool)/(\w+)", line)}
+    assert asked <= made
+
+
+def test_the_patch_of_the_rescue_is_json() -> None:
+    (patch,) = (word for line in KUBECTL for word in shlex.split(line) if word.startswith("--patch="))
+    assert json.loads(patch.removeprefix("--patch=")) == {"metadata": {"finalizers": None}}
+
+
+def test_values_named_in_the_page_exist() -> None:
+    paths = {
+        code.partition("=")[0]
+        for code in codes(re.sub(r"^```.*?^```", "", PAGE.read_text(), flags=re.MULTILINE | re.DOTALL))
+        if code.partition(".")[0] in VALUES and "/" not in code and " " not in code
+    }
+    assert len(paths) > 20
+    for path in paths:
+        value = VALUES
+        for name in path.split("."):
+            # What a program's settings may be is in the schema.
+            if isinstance(value, dict) and name not in value and "settings" in path:
+                break
+            value = value[name]
+
+
+def test_the_example_key_is_read_where_signaling_and_the_test_look() -> None:
+    (create,) = {line for line in COMMANDS if "create secret generic" in line}
+    keys = {
+        word.partition("=")[2].partition("=")[0] for word in shlex.split(create) if word.startswith("--from-literal")
+    }
+    assert VALUES["signaling"]["apiKeys"]["existingSecret"] in create
+    assert keys == {VALUES["signaling"]["apiKeys"]["key"], VALUES["tests"]["apiKey"]["key"]}
