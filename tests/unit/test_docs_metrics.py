@@ -14,7 +14,7 @@ from fastapi.routing import APIRoute
 from prometheus_client.core import Metric
 
 from tests.pages import ROOT, Row, codes, pages, rows
-from tests.signaling_fakes import signaling
+from tests.signaling_fakes import make_settings, signaling
 from usher_core import hop, stun
 from usher_core.internal_api import Load
 from usher_core.keys import HeldKey, KeyState
@@ -24,8 +24,12 @@ from usher_relay.counters import Counters
 from usher_relay.engine.interface import Snapshot, SocketStatus
 from usher_relay.engine.python_engine import PythonEngine
 from usher_relay.metrics import RelayCollector
+from usher_shell.pod_watch import PodWatch
+from usher_shell.pod_watch_metrics import PodWatchCollector
 from usher_shell.watched_file import SourceStatus
 from usher_signaling import auth, calls, limits
+from usher_signaling.metrics import Metrics
+from usher_signaling.sources import select_sources
 from usher_transceiver import (
     aiortc_adapter,
     hop_socket,
@@ -109,7 +113,8 @@ def relay_metrics() -> list[Metric]:
         name=PythonEngine.name, snapshot=lambda: snapshot, sockets=lambda: [SocketStatus("1", 1, 1, 0)]
     )
     good = SourceStatus("file", loaded=True, age=0.0, fault="")
-    return list(RelayCollector(engine, {"routes": lambda: good, "keys": lambda: good}).collect())
+    watch = PodWatchCollector(PodWatch(("voice",)), "usher_relay")
+    return [*RelayCollector(engine, {"routes": lambda: good, "keys": lambda: good}).collect(), *watch.collect()]
 
 
 class Sessions(SimpleNamespace):
@@ -171,7 +176,12 @@ async def signaling_metrics(folder: Path) -> list[Metric]:
             metrics.auth_failures.labels(code)
         for limit in called_with(limits, "labels"):
             metrics.limited.labels(limit)
-        return list(metrics._registry.collect())
+        found = {metric.name: metric for metric in metrics._registry.collect()}
+    in_kubernetes = Metrics()
+    settings = make_settings(folder, routes_file=None, pods_namespace=("voice",), relay_pools_namespace=("voice",))
+    select_sources(settings, in_kubernetes)
+    found |= {metric.name: metric for metric in in_kubernetes._registry.collect() if metric.name not in found}
+    return list(found.values())
 
 
 def operator_metrics() -> list[Metric]:
