@@ -1,0 +1,145 @@
+"""Real calls from this machine, which is outside the cluster: `usher call` as a child process."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+Json = dict[str, Any]
+
+SET_UP_LIMIT_S = 60.0
+END_LIMIT_S = 60.0
+PACKETS_PER_S = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What `usher call` reported.
+
+    `calls`: full calls, whose sound was judged; `load`: of the light ones; `lost`: calls that did not come about, or
+    ended before we hung up. A gap in the sound is no lost call.
+    """
+
+    calls: list[Json]
+    summary: Json
+    load: Json | None
+    lost: int
+
+    @property
+    def count(self) -> int:
+        return len(self.calls) + (self.load["light_calls"] if self.load else 0)
+
+    @property
+    def wrong(self) -> dict[str, int]:
+        return {**self.summary["wrong"], **(self.load["wrong"] if self.load else {})}
+
+    @property
+    def longest_gap_ms(self) -> float:
+        """The longest time without audio of any call."""
+        gaps = [self.summary["longest_gap_ms"] or 0.0]
+        if self.load and self.load["longest_gap_ms"]:
+            gaps.append(self.load["longest_gap_ms"]["max"])
+        return max(gaps)
+
+    @property
+    def returned_share(self) -> float:
+        """The least of the shares of packets that came back; a call that fell silent for good shows here."""
+        shares = [call["received"] / (call["seconds"] * PACKETS_PER_S) for call in self.calls if call["seconds"]]
+        if self.load and self.load["sent"]:
+            shares.append(self.load["received"] / self.load["sent"])
+        return min(shares, default=0.0)
+
+    @property
+    def transceivers(self) -> set[str]:
+        return set(self.summary["transceivers"])
+
+    def __str__(self) -> str:
+        answer = (self.summary["offer_answer_ms"] or {}).get("max")
+        return (
+            f"{self.count} calls, {self.lost} lost, longest gap {self.longest_gap_ms:.0f} ms, "
+            f"{100 * self.returned_share:.1f} % of packets back, slowest answer {answer} ms"
+            + (f", wrong: {self.wrong}" if self.wrong else "")
+        )
+
+
+class LiveCalls:
+    """Calls that go on while something happens: `with LiveCalls(…) as calls: …; outcome = calls.end()`.
+
+    Args:
+        url: of signaling.
+        key: API key.
+        count: calls at a time.
+        seconds: length of each, once all are up.
+        light: most of them are light clients, which count packets; every fifth is a full one.
+    """
+
+    def __init__(self, url: str, key: str, count: int, seconds: float, *, light: bool = False) -> None:
+        self._command = [
+            sys.executable, "-m", "usher_cli", "call", url, "--json",
+            f"--count={count}", f"--concurrency={count}", f"--seconds={seconds}",
+        ]  # fmt: skip
+        if light:
+            self._command += ["--load", "--full-every=5"]
+        self._environment = {**os.environ, "USHER_API_KEY": key}
+        self._count = count
+        self._full = -(-count // 5) if light else count
+        self._seconds = seconds
+        self._process: subprocess.Popen[str] | None = None
+        self._folder = tempfile.TemporaryDirectory(prefix="usher-calls-")
+        self._said = Path(self._folder.name) / "stderr"
+        self._printed = Path(self._folder.name) / "stdout"
+
+    def __enter__(self) -> Self:
+        with self._said.open("w") as said, self._printed.open("w") as printed:
+            self._process = subprocess.Popen(
+                self._command, env=self._environment, stdout=printed, stderr=said, text=True
+            )
+        return self
+
+    def until_up(self) -> Self:
+        """Wait until all calls have audio."""
+        deadline = time.monotonic() + SET_UP_LIMIT_S
+        while (up := self._said.read_text().count(": connected")) < self._full:
+            assert self._process is not None
+            assert self._process.poll() is None, f"the calls ended early:\n{self._report()}"
+            assert time.monotonic() < deadline, f"{up} of {self._full} calls are up:\n{self._report()}"
+            time.sleep(0.1)
+        return self
+
+    @property
+    def are_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def end(self) -> Outcome:
+        """Wait until the calls have ended by themselves."""
+        assert self._process is not None
+        self._process.wait(self._seconds + SET_UP_LIMIT_S + END_LIMIT_S)
+        printed = self._printed.read_text()
+        assert printed, f"usher call said nothing:\n{self._report()}"
+        found = json.loads(printed)
+        load = found.get("load")
+        said = self._said.read_text()
+        lost = len(re.findall(r": (?:broke|failed)\b", said)) + (sum(load["wrong"].values()) if load else 0)
+        return Outcome(found["calls"], found["summary"], load, lost)
+
+    def _report(self) -> str:
+        return self._said.read_text()[-4000:]
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)
+            try:
+                self._process.wait(10)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._folder.cleanup()

@@ -1,0 +1,263 @@
+"""One install of usher on a cluster, as a user makes it: the chart, then the pools of examples/."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import yaml
+
+from tests.e2e.calls import LiveCalls, Outcome
+from tests.e2e.images import Images
+from tests.e2e.kube import Json, Namespace, kubectl, run, wait_for
+from tests.pages import ROOT
+
+RELEASE = "usher"
+RELAYS = "rpool/edge"
+TRANSCEIVERS = "tpool/voice"
+RELAY_PODS = "app.kubernetes.io/component=relay,usher.fleet/pool=edge"
+TRANSCEIVER_PODS = "app.kubernetes.io/component=transceiver,usher.fleet/pool=voice"
+SIGNALING_PODS = "app.kubernetes.io/instance=usher,app.kubernetes.io/component=signaling"
+OPERATOR_PODS = "app.kubernetes.io/instance=usher,app.kubernetes.io/component=operator"
+RELAY_SERVICE = "edge-relay"
+API_KEY = "sk_of_the_end_to_end_tests"
+READY_LIMIT_S = 180
+
+# Everything shares few cores: small requests, so that all pods find room, and drains that end within a test.
+SMALL_RELAYS: Json = {
+    "replicas": 2,
+    "resources": {"requests": {"cpu": "50m", "memory": "96Mi"}},
+    "drain": {"gracePeriod": "45s"},
+}
+SMALL_TRANSCEIVERS: Json = {
+    "replicas": 2,
+    "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}},
+    "drain": {"gracePeriod": "3m"},
+}
+
+
+def values(namespace: str, images: Images) -> Json:
+    """Values of the chart: its defaults, but for small requests and one namespace."""
+    return {
+        "global": {"imageRegistry": images.registry},
+        # The operator of another install must not look after our pools, nor ours after others'.
+        "operator": {
+            "image": {"tag": images.tag},
+            "watchNamespaces": [namespace],
+            "resources": {"requests": {"cpu": "20m", "memory": "128Mi"}},
+        },
+        "signaling": {
+            "image": {"tag": images.tag},
+            "service": {"type": "NodePort"},
+            "settings": {"backends": ["echo", "parrot"], "linger": 5, "grace": 10},
+            "terminationGracePeriodSeconds": 20,
+            "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}},
+        },
+        "relay": {"image": {"tag": images.tag}},
+        "transceiver": {"image": {"tag": images.tag}},
+    }
+
+
+@dataclass
+class Fleet:
+    """An install in a namespace of its own, whose pods have to be `restricted`."""
+
+    namespace: Namespace
+    images: Images
+    figures: dict[str, float] = field(default_factory=dict)
+    """Seconds that steps of the install took."""
+    url: str = ""
+
+    # ---- install and its end
+
+    def install(self) -> None:
+        """`helm install`, `kubectl apply -f examples/`, wait until both pools are ready."""
+        began = time.monotonic()
+        name = self.namespace.name
+        kubectl("create", "namespace", name)
+        kubectl("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
+        keys = {"keys": f"e2e:{API_KEY}", "test-key": API_KEY}
+        self.namespace.apply(
+            {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "usher-api-keys"}, "stringData": keys}
+        )
+        self.helm("install", RELEASE, str(ROOT / "charts" / "usher"), given=values(name, self.images))
+        self.figures["helm install"] = time.monotonic() - began
+        for pool in self._example_pools():
+            self.namespace.apply(pool)
+        self.give_address()
+        self.until_ready()
+        self.figures["both pools ready"] = time.monotonic() - began
+        self.until_signaling_is_ready()
+        self.url = self._signaling_url()
+        self.figures["signaling ready"] = time.monotonic() - began
+
+    def adopt(self) -> None:
+        """Use an install that is there already."""
+        self.until_signaling_is_ready()
+        self.url = self._signaling_url()
+
+    def helm(self, *arguments: str, given: Json | None = None, limit: float = 300) -> str:
+        flags = ["--values=-"] if given is not None else []
+        return run(
+            "helm", "--namespace", self.namespace.name, *arguments, *flags,
+            given=json.dumps(given or {}), limit=limit,
+        )  # fmt: skip
+
+    def shrink(self) -> None:
+        """Make the pools of the examples small."""
+        self.namespace.patch(RELAYS, {"spec": SMALL_RELAYS})
+        self.namespace.patch(TRANSCEIVERS, {"spec": SMALL_TRANSCEIVERS})
+        self.until_settled()
+
+    def remove(self) -> None:
+        """Take the install away, with force where its end is not what is tested."""
+        self.namespace.kubectl("delete", TRANSCEIVERS, RELAYS, "--wait=false", "--ignore-not-found")
+        self.helm("uninstall", RELEASE, "--no-hooks", "--ignore-not-found")
+        for kind in ("tpool", "rpool"):
+            for pool in self.namespace.list(kind):
+                self.namespace.patch(f"{kind}/{pool['metadata']['name']}", {"metadata": {"finalizers": None}})
+        self.namespace.kubectl("delete", "pods", "--all", "--force", "--grace-period=1", "--wait=false")
+        kubectl("delete", "namespace", self.namespace.name, "--wait=false")
+
+    def _example_pools(self) -> list[Json]:
+        pools: list[Json] = [
+            yaml.safe_load((ROOT / "examples" / f"{name}.yaml").read_text())
+            for name in ("relaypool", "transceiverpool")
+        ]
+        if not os.environ.get("USHER_E2E_ADDRESSES"):
+            # No load balancer and none to play its part: clients reach the nodes.
+            pools[0]["spec"]["exposure"] = {"type": "NodePort", "externalTrafficPolicy": "Cluster"}
+        return pools
+
+    def give_address(self) -> None:
+        """Play the load balancer, with an address of the network `USHER_E2E_ADDRESSES` that leads to the nodes."""
+        if network := os.environ.get("USHER_E2E_ADDRESSES"):
+            wait_for("the relays' Service", lambda: RELAY_SERVICE in self.namespace.kubectl("get", "services"))
+            address = random.choice(list(ipaddress.ip_network(network).hosts()))
+            status = {"status": {"loadBalancer": {"ingress": [{"ip": str(address)}]}}}
+            self.namespace.patch(f"service/{RELAY_SERVICE}", status, "--subresource=status")
+
+    def _signaling_url(self) -> str:
+        node = json.loads(kubectl("get", "nodes", "--output=json"))["items"][0]
+        host = next(each["address"] for each in node["status"]["addresses"] if each["type"] == "InternalIP")
+        port = self.namespace.get("service/usher-signaling")["spec"]["ports"][0]["nodePort"]
+        return f"http://{host}:{port}"
+
+    # ---- waiting
+
+    def until_ready(self, limit: float = READY_LIMIT_S) -> None:
+        """Wait as a user does: both pools Ready for the spec that they have now."""
+        for pool in (RELAYS, TRANSCEIVERS):
+            wait_for(f"{pool} seen by the operator", lambda pool=pool: self._is_observed(pool), limit)  # type: ignore[misc]
+            self.namespace.kubectl("wait", "--for=condition=Ready", f"--timeout={limit:.0f}s", pool, limit=limit + 10)
+
+    def _is_observed(self, pool: str) -> bool:
+        found = self.namespace.get(pool)
+        return bool(found["status"].get("observedGeneration") == found["metadata"]["generation"])
+
+    def until_settled(self, limit: float = READY_LIMIT_S) -> None:
+        """Wait until both pools are ready and no pod of theirs is on its way out, and signaling can place calls."""
+        self.until_ready(limit)
+        wait_for("no pod more or less than wanted", self._is_settled, limit)
+        self.until_ready(limit)
+        self.until_signaling_is_ready()
+
+    def _is_settled(self) -> bool:
+        for pool, pods in ((RELAYS, RELAY_PODS), (TRANSCEIVERS, TRANSCEIVER_PODS)):
+            wanted = self.namespace.get(pool)["spec"]["replicas"]
+            found = self.namespace.list("pods", pods)
+            if len(found) != wanted or not all(map(is_ready, found)):
+                return False
+        return True
+
+    def until_signaling_is_ready(self) -> None:
+        deployment = "deployment/usher-signaling"
+        self.namespace.kubectl("rollout", "status", deployment, "--timeout=120s", limit=130)
+
+    # ---- what is there
+
+    def pods(self, selector: str) -> list[Json]:
+        """Pods by name, those on their way out among them."""
+        return sorted(self.namespace.list("pods", selector), key=lambda pod: str(pod["metadata"]["name"]))
+
+    def metrics(self, pod: Json, port: int) -> str:
+        """The page /metrics of a pod, through the API server."""
+        name = pod["metadata"]["name"]
+        path = f"/api/v1/namespaces/{self.namespace.name}/pods/{name}:{port}/proxy/metrics"
+        return kubectl("get", "--raw", path)
+
+    # ---- calls
+
+    def call(self, seconds: float = 3, count: int = 1) -> Outcome:
+        """Place calls and wait for their end."""
+        with self.calls(count, seconds) as calls:
+            return calls.end()
+
+    def calls(self, count: int, seconds: float, *, light: bool = False) -> LiveCalls:
+        """Calls in the background, see LiveCalls."""
+        return LiveCalls(self.url, API_KEY, count, seconds, light=light)
+
+    def is_answering(self) -> bool:
+        """Whether signaling is reached and has a transceiver."""
+        with contextlib.suppress(httpx.HTTPError):
+            return httpx.get(f"{self.url}/readyz", timeout=2).status_code == httpx.codes.OK
+        return False
+
+    # ---- what a failed test leaves for its reader
+
+    def collect(self, folder: Path) -> None:
+        """Write what there is to see into a folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        looks = {
+            "all": "get all,secrets,leases,pdb,usher --output=wide --show-labels",
+            "pools": "get usher --output=yaml",
+            "pods": "get pods --output=yaml",
+            "describe": "describe pods",
+            "events": "get events --sort-by=.lastTimestamp",
+        }
+        for name, arguments in looks.items():
+            self._keep(folder / f"{name}.txt", arguments.split())
+        for pod in self.namespace.list("pods"):
+            name = pod["metadata"]["name"]
+            self._keep(folder / f"log-{name}.txt", ["logs", name, "--timestamps", "--tail=3000"])
+            self._keep(folder / f"log-{name}-before.txt", ["logs", name, "--previous", "--timestamps", "--tail=1000"])
+
+    def _keep(self, path: Path, arguments: list[str]) -> None:
+        command = ["kubectl", "--namespace", self.namespace.name, *arguments]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        if ended.stdout:
+            path.write_text(ended.stdout)
+
+
+def is_ready(pod: Json) -> bool:
+    """Whether a pod is ready and stays."""
+    conditions = {each["type"]: each["status"] for each in pod["status"].get("conditions", ())}
+    return conditions.get("Ready") == "True" and "deletionTimestamp" not in pod["metadata"]
+
+
+def pod_id(pod: Json) -> int | None:
+    """The pod id that the operator gave, if any."""
+    given = pod["metadata"]["labels"].get("usher.fleet/pod-id")
+    return int(given) if given else None
+
+
+@contextlib.contextmanager
+def stopwatch(figures: dict[str, float], name: str) -> Iterator[None]:
+    """Measure seconds."""
+    began = time.monotonic()
+    yield
+    figures[name] = round(time.monotonic() - began, 2)
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
