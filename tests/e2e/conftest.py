@@ -19,9 +19,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import images
-from tests.e2e.fleet import Fleet, say, values
+from tests.e2e.fleet import CHART, RELEASE, Fleet, say, values
 from tests.e2e.kube import Namespace, kubectl
-from tests.pages import ROOT
 
 FIGURES = pytest.StashKey[list[str]]()
 FLEET = pytest.StashKey[Fleet]()
@@ -36,14 +35,12 @@ def provided() -> images.Images:
 
 @pytest.fixture(scope="session")
 def installed(request: pytest.FixtureRequest, provided: images.Images) -> Iterator[Fleet]:
-    """An install with the pools of examples/, as they are there."""
-    kubectl("apply", "--server-side", "--force-conflicts", f"--filename={ROOT / 'crds'}")
-    kubectl("wait", "--for=condition=Established", "--timeout=30s", f"--filename={ROOT / 'crds'}")
+    """An install with the pools of examples/, small requests apart."""
     name = os.environ.get("USHER_E2E_NAMESPACE") or f"usher-e2e-{uuid.uuid4().hex[:6]}"
     fleet = Fleet(Namespace(name), provided)
     request.config.stash[FLEET] = fleet
     if kubectl("get", "namespace", name, "--ignore-not-found"):
-        fleet.helm("upgrade", "usher", str(ROOT / "charts" / "usher"), given=values(name, provided))
+        fleet.helm("upgrade", RELEASE, CHART, "--take-ownership", given=values(name, provided))
         fleet.adopt()
         yield fleet
         return

@@ -1,4 +1,4 @@
-"""One install of usher on a cluster, as a user makes it: the chart, then the pools of examples/."""
+"""One install of usher on a cluster, as a user makes it: the chart, then the pools of examples/, but smaller."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from tests.e2e.images import Images
 from tests.e2e.kube import Json, Namespace, kubectl, run, wait_for
 from tests.pages import ROOT
 
+CHART = str(ROOT / "charts" / "usher")
 RELEASE = "usher"
 RELAYS = "rpool/edge"
 TRANSCEIVERS = "tpool/voice"
@@ -90,7 +91,8 @@ class Fleet:
         self.namespace.apply(
             {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "usher-api-keys"}, "stringData": keys}
         )
-        self.helm("install", RELEASE, str(ROOT / "charts" / "usher"), given=values(name, self.images))
+        # Other tests may have applied the CRDs before.
+        self.helm("install", RELEASE, CHART, "--take-ownership", given=values(name, self.images))
         self.figures["helm install"] = time.monotonic() - began
         for pool in self._example_pools():
             self.namespace.apply(pool)
@@ -137,6 +139,8 @@ class Fleet:
         if not os.environ.get("USHER_E2E_ADDRESSES"):
             # No load balancer and none to play its part: clients reach the nodes.
             pools[0]["spec"]["exposure"] = {"type": "NodePort", "externalTrafficPolicy": "Cluster"}
+        for pool, small in zip(pools, (SMALL_RELAYS, SMALL_TRANSCEIVERS), strict=True):
+            pool["spec"]["resources"] = small["resources"]
         return pools
 
     def give_address(self) -> None:
