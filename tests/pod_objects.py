@@ -1,6 +1,8 @@
 """Objects of transceiver pods and RelayPools as the API server has them, and a connection to the fake one."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from kubernetes.aio.client import Configuration
@@ -61,3 +63,35 @@ def transceiver_pod(
         },
         "status": {"phase": "Running", "podIP": ip, "conditions": [{"type": "Ready", "status": "True"}]},
     }
+
+
+def relay_pool(
+    name: str,
+    *addresses: str,
+    namespace: str = "voice",
+    region: str = "",
+    listener: int = 1,
+    transceivers: Json | None = None,
+) -> Json:
+    """A RelayPool whose status has these `IP:PORT`."""
+    found = [{"listener": listener, "ip": text.split(":")[0], "port": int(text.split(":")[1])} for text in addresses]
+    return {
+        "apiVersion": "usher.fleet/v1alpha1",
+        "kind": "RelayPool",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"region": region, "transceivers": transceivers or {}},
+        "status": {"addresses": found},
+    }
+
+
+def write_kubeconfig(path: Path, url: str) -> None:
+    """A kubeconfig without any login."""
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "fake", "cluster": {"server": url}}],
+        "users": [{"name": "nobody", "user": {}}],
+        "contexts": [{"name": "fake", "context": {"cluster": "fake", "user": "nobody"}}],
+        "current-context": "fake",
+    }
+    path.write_text(json.dumps(config))

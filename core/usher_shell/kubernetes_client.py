@@ -54,19 +54,27 @@ async def load_configuration() -> Configuration:
     Raises LocalError when there is neither.
     """
     configuration = Configuration()
+    # The package itself reads KUBECONFIG when it is imported, which may be too early.
+    kubeconfig = os.environ.get("KUBECONFIG") or str(config.KUBE_CONFIG_DEFAULT_LOCATION)
     try:
         if os.environ.get("KUBERNETES_SERVICE_HOST") and not os.environ.get("KUBECONFIG"):
             # It reads the token again each minute: kubelet renews it long before its end.
             config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]
         else:
-            await config.load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+            _expect_one_of(kubeconfig.split(os.pathsep))
+            await config.load_kube_config(kubeconfig, client_configuration=configuration)  # type: ignore[no-untyped-call]
     except (config.ConfigException, OSError, TypeError, ValueError, yaml.YAMLError) as error:
-        kubeconfig = os.environ.get("KUBECONFIG", str(Path("~/.kube/config")))
         raise LocalError(
-            f"no way to the Kubernetes API: {str(error) or type(error).__name__}",
+            f"no way to the Kubernetes API: {' '.join(str(error).split()) or type(error).__name__}",
             f"run in a pod with a ServiceAccount, or set KUBECONFIG (tried {kubeconfig})",
         ) from None
     return configuration
+
+
+def _expect_one_of(paths: list[str]) -> None:
+    """Raise ConfigException when none of the files is there: the package would log that at each try."""
+    if not any(Path(path).expanduser().is_file() for path in paths):
+        raise config.ConfigException("no ServiceAccount, and no kubeconfig file")
 
 
 class KubernetesReader:

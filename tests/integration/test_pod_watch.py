@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -440,3 +441,15 @@ async def test_each_try_reads_the_login_anew_and_a_missing_one_is_said_once(
         await asyncio.gather(task, return_exceptions=True)
     assert capsys.readouterr().out.count("no way to the Kubernetes API") == 1
     assert watch.restarts == {"unconfigured": 4, "unauthorized": 2, "ended": 1}
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "a: [", "apiVersion: v1\nkind: Config\ncurrent-context: x\n", None])
+async def test_a_kubeconfig_of_no_use_is_named_with_what_to_do(
+    text: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    if text is not None:
+        (tmp_path / "kubeconfig").write_text(text)
+    with pytest.raises(LocalError, match=r"no way to the Kubernetes API: .*set KUBECONFIG \(tried .*kubeconfig\)"):
+        await object_watch.connect()

@@ -121,3 +121,29 @@ def test_held_keys_are_named_without_their_bytes() -> None:
     keys = RelayKeys.of(key_file())
     assert [(key.list, key.id, key.state) for key in keys.held] == [("ice", "u", "active"), ("hop", "3", "active")]
     assert "key=b" not in repr(keys)
+
+
+PODS = ["--keys-file", "k.json", "--listen", "1=127.0.0.1:1"]
+
+
+def test_routes_come_from_pods_instead_of_a_file() -> None:
+    flags = ["--pods-namespace", "voice", "--pods-namespace", "video", "--pods-selector", "usher.fleet/pool=x"]
+    settings = RelaySettings.from_command_line([*PODS, *flags])
+    assert settings.pods_namespace == ("voice", "video")
+    assert settings.routes_file is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        ([], "one of routes_file and pods_namespace"),
+        (["--routes-file", "r", "--pods-namespace", "voice"], "one of routes_file and pods_namespace"),
+        (["--routes-file", "r", "--pods-selector", "a=b"], "only with pods_namespace"),
+        (["--pods-namespace", "Voice"], "no name of a namespace"),
+        (["--pods-namespace", "voice/../x"], "no name of a namespace"),
+        (["--pods-namespace", "a", "--pods-namespace", "a"], "stands twice"),
+    ],
+)
+def test_a_wrong_source_of_routes_is_named(flags: list[str], complaint: str) -> None:
+    with pytest.raises(LocalError, match=complaint):
+        RelaySettings.from_command_line([*PODS, *flags])

@@ -171,3 +171,8 @@ def test_the_url_of_redis_is_no_other_and_never_shown(monkeypatch: pytest.Monkey
     with pytest.raises(LocalError, match="redis://, rediss:// or unix://") as caught:
         read()
     assert "secret-word" not in str(caught.value)
+
+
+def test_relay_pools_need_pods() -> None:
+    with pytest.raises(LocalError, match="relay_pools_namespace needs pods_namespace"):
+        read("--relay-pools-namespace", "voice")
