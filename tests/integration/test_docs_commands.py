@@ -35,6 +35,7 @@ ELSEWHERE = {
     "make test": "this is a part of it",
     "make fmt": "it would change files; test_layout.py knows that the target exists",
     ".venv/bin/mypy": "`make types` runs it, a part of `make test`",
+    "usher keys rotate --namespace NAME": "it needs a cluster; test_cli_keys_rotate.py has a made-up one",
     "relay-1 | 2026-02-03T10:15:04.301Z [info] relay ready …": "a line of a log",
 }
 
