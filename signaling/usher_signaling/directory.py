@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -107,10 +107,10 @@ class Directory:
     def addresses(self, region: str) -> tuple[RegionalAddress, ...]:
         """What a client of a region would be told if its call were placed now; empty when no relay has an address."""
         table = self.source.table
-        if not _placeable(table):
+        if not any(_placeable(table)):
             return self._regions.addresses(region, self._addresses.all())
-        served = self._served(table, region)
-        return self.addresses_of(served[0], region) if served else ()
+        served = next(self._served(table, region), None)
+        return () if served is None else self.addresses_of(served, region)
 
     def addresses_of(self, route: Route, region: str) -> tuple[RegionalAddress, ...]:
         """What to advertise to a client of a region whose call is at that transceiver, the best first."""
@@ -142,12 +142,17 @@ class Directory:
         table = self.source.table
         return self._regions.order(region, self._served(table, region), lambda route: table[route].region)
 
-    def _served(self, table: RouteTable, region: str) -> list[Route]:
-        """Transceivers that new calls may go to and whose relays have an address for the region."""
-        known = [(route, self._addresses.of(route)) for route in _placeable(table)]
-        # Most transceivers have the same addresses, as one object: each is looked at once.
-        usable = {id(book): bool(self._regions.addresses(region, book)) for _, book in known}
-        return [route for route, book in known if usable[id(book)]]
+    def _served(self, table: RouteTable, region: str) -> Iterator[Route]:
+        """Yield the transceivers that new calls may go to and whose relays have an address for the region."""
+        # Most transceivers have the same addresses, as one object, which is looked at once and kept so that its id is.
+        looked_at: dict[int, tuple[Sequence[RegionalAddress], bool]] = {}
+        for route in _placeable(table):
+            known = self._addresses.of(route)
+            key = id(known)
+            if key not in looked_at:
+                looked_at[key] = known, bool(self._regions.addresses(region, known))
+            if looked_at[key][1]:
+                yield route
 
     async def ask(self, entry: Transceiver) -> None:
         """Ask one transceiver for its load. Raises nothing when it does not answer."""
@@ -163,5 +168,5 @@ class Directory:
         self._tenant_calls.report(entry.route, load, asked_at)
 
 
-def _placeable(table: RouteTable) -> list[Route]:
-    return [route for route, entry in table.items() if entry.placeable and entry.http]
+def _placeable(table: RouteTable) -> Iterator[Route]:
+    return (route for route, entry in table.items() if entry.placeable and entry.http)
