@@ -55,12 +55,21 @@ class Uninstaller:
         self._identity_namespace = identity_namespace
         self._pause = pause
 
-    async def run(self, deployment: str, lease: str) -> None:
-        """Do all of it; waits as long as calls last. Raises KubeError."""
+    async def run(self, deployment: str, lease: str, pods: tuple[str, ...] = ()) -> None:
+        """Do all of it; waits as long as calls last. Raises KubeError.
+
+        Args:
+            deployment: of the operator.
+            lease: that elects one of its replicas.
+            pods: further pods to delete.
+        """
         for model in (TransceiverPool, RelayPool):
             await self._delete_pools(model.kind)
         await self._stop(deployment)
         await self._delete_leases(lease)
+        for pod in pods:
+            if found := await self._api.get(Reference("v1", "Pod", self._own_namespace, pod)):
+                await self._api.delete(reference(found), found["metadata"]["uid"])
 
     async def _delete_pools(self, kind: str) -> None:
         looks = 0
@@ -129,13 +138,21 @@ def _name(pool: Mapping[str, Any]) -> str:
 @click.option("--identity-namespace", required=True, help="Namespace of the Leases of cluster ids.")
 @click.option("--deployment", required=True, help="Deployment of the operator.")
 @click.option("--lease", required=True, help="Lease that elects one of its replicas.")
-def main(namespaces: tuple[str, ...], own_namespace: str, identity_namespace: str, deployment: str, lease: str) -> None:
+@click.option("--pod", "pods", multiple=True, help="Pod that tests left (repeatable).")
+def main(
+    namespaces: tuple[str, ...],
+    own_namespace: str,
+    identity_namespace: str,
+    deployment: str,
+    lease: str,
+    pods: tuple[str, ...],
+) -> None:
     """Delete all pools, wait until their calls have ended, and stop the operator."""
 
     async def work() -> None:
         api = HttpKubeApi(await load_configuration())
         try:
-            await Uninstaller(api, namespaces, own_namespace, identity_namespace).run(deployment, lease)
+            await Uninstaller(api, namespaces, own_namespace, identity_namespace).run(deployment, lease, pods)
         finally:
             await api.close()
 

@@ -1,7 +1,11 @@
 """`python -m usher_operator.uninstall` against an API server: nothing is left, and nothing goes before its time."""
 
 import asyncio
+import json
+import os
+import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,8 +47,8 @@ def lease(server: KubeFake, name: str, holder: str) -> None:
     server.create({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec})
 
 
-def operator_pod(server: KubeFake) -> None:
-    metadata = {"name": "operator-1", "namespace": HOME, "labels": LABELS}
+def pod(server: KubeFake, name: str, **labels: str) -> None:
+    metadata = {"name": name, "namespace": HOME, "labels": labels}
     server.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {}})
 
 
@@ -63,7 +67,7 @@ def uninstalling(server: KubeFake, *namespaces: str) -> "asyncio.Task[None]":
         configuration.host = server.url
         api = HttpKubeApi(configuration)
         try:
-            await Uninstaller(api, namespaces, HOME, HOME, pause=0.01).run(OPERATOR, OPERATOR)
+            await Uninstaller(api, namespaces, HOME, HOME, pause=0.01).run(OPERATOR, OPERATOR, ("usher-test",))
         finally:
             await api.close()
 
@@ -78,7 +82,8 @@ async def test_relays_wait_for_the_last_call_and_the_operator_for_the_relays(ser
     for kind in ("TransceiverPool", "RelayPool"):
         pool(server, kind, "voice")
     lease(server, "usher-cluster-7", "voice/pool")
-    operator_pod(server)
+    pod(server, "operator-1", **LABELS)
+    pod(server, "usher-test")
     task = uninstalling(server)
 
     await server.until(lambda: is_ending(server, "TransceiverPool", "voice"), "transceivers are told to end")
@@ -114,4 +119,31 @@ async def test_a_second_run_finds_nothing_to_do(server: KubeFake) -> None:
 async def test_it_waits_out_an_api_server_that_is_away(server: KubeFake) -> None:
     server.fail(503, verb="list", times=3)
     await asyncio.wait_for(uninstalling(server), 10)
+    assert left(server) == []
+
+
+async def test_the_command_of_the_chart_works_with_its_own_flags(server: KubeFake, tmp_path: Path) -> None:
+    pod(server, "usher-test")
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(
+        json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": "fake",
+                "contexts": [{"name": "fake", "context": {"cluster": "fake", "user": "fake"}}],
+                "clusters": [{"name": "fake", "cluster": {"server": server.url}}],
+                "users": [{"name": "fake", "user": {}}],
+            }
+        )
+    )
+    flags = [f"--own-namespace={HOME}", f"--identity-namespace={HOME}", f"--deployment={OPERATOR}"]
+    flags += [f"--lease={OPERATOR}", "--pod=usher-test", "--namespace=voice", "--namespace=calls"]
+    ended = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "usher_operator.uninstall", *flags),
+        env={**os.environ, "KUBECONFIG": str(kubeconfig)},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, told = await asyncio.wait_for(ended.communicate(), 30)
+    assert ended.returncode == 0, told.decode()
     assert left(server) == []
