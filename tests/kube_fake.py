@@ -3,7 +3,7 @@
 It keeps objects in memory and does what clients can see: resource versions, list, watch with bookmarks, 410 after
 `compact()`, create, replace, merge patch, JSON patch with `test`, server-side apply (each manager owns the fields that
 it sent last), status subresources, generations, finalizers, graceful deletion of pods on a node, uid preconditions,
-garbage collection by owner, generated names. With `Workloads` it also plays Deployment controller, scheduler, kubelet.
+garbage collection by owner, generated names. `kube_workloads` plays the controllers.
 
 Tests look at `calls`, put faults in with `fail`, and change objects directly with `create`, `change`, `remove`.
 """
@@ -13,124 +13,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-import itertools
 import json
-import re
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 import jsonpatch
 from aiohttp import web
 
-Json = dict[str, Any]
+from tests.kube_objects import (
+    RESOURCES,
+    ApiError,
+    Json,
+    Resource,
+    field_selector,
+    forget,
+    labels_of,
+    merge,
+    merge_patch,
+    namespace_of,
+    selector,
+)
+from tests.kube_requests import Call, Change, Fault, as_seen, discovery, verb_of
+
 Key = tuple[str, str, str]
 """Resource (`plural.group`), namespace, name."""
-
-
-@dataclass(frozen=True)
-class Resource:
-    """One resource that the server has."""
-
-    group: str
-    version: str
-    plural: str
-    kind: str
-    namespaced: bool = True
-    subresources: tuple[str, ...] = ()
-    short: tuple[str, ...] = ()
-
-    @property
-    def id(self) -> str:
-        return f"{self.plural}.{self.group}" if self.group else self.plural
-
-    @property
-    def api_version(self) -> str:
-        return f"{self.group}/{self.version}" if self.group else self.version
-
-
-RESOURCES = (
-    Resource("", "v1", "pods", "Pod", subresources=("status",)),
-    Resource("", "v1", "services", "Service", subresources=("status",)),
-    Resource("", "v1", "secrets", "Secret"),
-    Resource("", "v1", "configmaps", "ConfigMap"),
-    Resource("", "v1", "serviceaccounts", "ServiceAccount"),
-    Resource("", "v1", "events", "Event"),
-    Resource("", "v1", "nodes", "Node", namespaced=False, subresources=("status",)),
-    Resource("", "v1", "namespaces", "Namespace", namespaced=False, subresources=("status",)),
-    Resource("apps", "v1", "deployments", "Deployment", subresources=("status", "scale")),
-    Resource("apps", "v1", "daemonsets", "DaemonSet", subresources=("status",)),
-    Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", subresources=("status",)),
-    Resource("coordination.k8s.io", "v1", "leases", "Lease"),
-    Resource("rbac.authorization.k8s.io", "v1", "roles", "Role"),
-    Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding"),
-    Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False),
-    Resource("usher.fleet", "v1alpha1", "relaypools", "RelayPool", subresources=("status", "scale"), short=("rpool",)),
-    Resource(
-        "usher.fleet", "v1alpha1", "transceiverpools", "TransceiverPool", subresources=("status",), short=("tpool",)
-    ),
-)
-VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
-REASONS = {
-    400: "BadRequest", 401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 409: "Conflict", 410: "Expired",
-    415: "UnsupportedMediaType", 422: "Invalid", 429: "TooManyRequests", 500: "InternalError",
-    503: "ServiceUnavailable",
-}  # fmt: skip
-
-
-class ApiError(Exception):
-    """An error answer."""
-
-    def __init__(self, code: int, message: str, reason: str = "", causes: tuple[Json, ...] = ()) -> None:
-        super().__init__(message)
-        self.code = code
-        self.body: Json = {
-            "kind": "Status",
-            "apiVersion": "v1",
-            "metadata": {},
-            "status": "Failure",
-            "message": message,
-            "reason": reason or REASONS.get(code, "Unknown"),
-            "code": code,
-        }
-        if causes:
-            self.body["details"] = {"causes": list(causes)}
-
-
-@dataclass(frozen=True)
-class Call:
-    """One request that came in. `verb` as in RBAC, with `apply` for server-side apply."""
-
-    verb: str
-    resource: str
-    namespace: str
-    name: str
-    subresource: str = ""
-    query: dict[str, str] = field(default_factory=dict, compare=False)
-    body: Any = field(default=None, compare=False)
-
-
-@dataclass
-class Fault:
-    """What happens to the next `times` requests that match; `late` faults strike after the work was done."""
-
-    matches: Callable[[Call], bool]
-    code: int
-    message: str
-    times: int
-    late: bool
-    delay: float
-
-
-@dataclass(frozen=True)
-class _Change:
-    version: int
-    resource: str
-    type: str
-    object: Json
-    before: Json | None
 
 
 class KubeFake:
@@ -158,7 +66,7 @@ class KubeFake:
         self._clock = clock
         self._bookmark_every = bookmark_every
         self._version = 100
-        self._history: list[_Change] = []
+        self._history: list[Change] = []
         self._compacted = 0
         self._changed = asyncio.Condition()
         self._epoch = 0
@@ -378,7 +286,7 @@ class KubeFake:
         return body["kind"] == "Pod" and bool(body.get("spec", {}).get("nodeName")) and not ended
 
     def _record(self, type_: str, resource: Resource, body: Json, before: Json | None) -> None:
-        self._history.append(_Change(self._version, resource.id, type_, copy.deepcopy(body), copy.deepcopy(before)))
+        self._history.append(Change(self._version, resource.id, type_, copy.deepcopy(body), copy.deepcopy(before)))
         for listener in self._listeners:
             listener(type_, body)
         self._wake()
@@ -438,7 +346,12 @@ class KubeFake:
         matches = selector(labels)
         for key in sorted(self.objects):
             body = self.objects[key]
-            if key[0] == resource and namespace in ("", key[1]) and matches(_labels(body)) and _fields(fields, body):
+            if (
+                key[0] == resource
+                and namespace in ("", key[1])
+                and matches(labels_of(body))
+                and field_selector(fields, body)
+            ):
                 yield body
 
     # Requests.
@@ -453,7 +366,7 @@ class KubeFake:
 
     async def _route(self, request: web.Request) -> web.StreamResponse:
         parts = [part for part in request.path.split("/") if part]
-        if (page := self._discovery(parts)) is not None:
+        if (page := discovery(self.resources.values(), parts)) is not None:
             return web.json_response(page)
         core = parts[0] == "api"
         group, rest = ("", parts[2:]) if core else (parts[1], parts[3:])
@@ -466,7 +379,7 @@ class KubeFake:
         name = rest[1] if len(rest) > 1 else ""
         subresource = rest[2] if len(rest) > 2 else ""
         body = json.loads(text) if (text := await request.text()) else None
-        call = Call(_verb(request, name), resource.id, namespace, name, subresource, dict(request.query), body)
+        call = Call(verb_of(request, name), resource.id, namespace, name, subresource, dict(request.query), body)
         self.calls.append(call)
         fault = self._next_fault(call)
         if fault is not None and fault.delay:
@@ -518,43 +431,6 @@ class KubeFake:
             case "delete":
                 return web.json_response(self._delete(resource, key, body or {}))
         raise ApiError(405, "method not allowed")
-
-    def _discovery(self, parts: list[str]) -> Json | None:
-        groups = sorted({(r.group, r.version) for r in self.resources.values() if r.group})
-        match parts:
-            case ["version"]:
-                return {"major": "1", "minor": "34", "gitVersion": "v1.34.0"}
-            case ["livez" | "readyz" | "healthz"]:
-                return {}
-            case ["api"]:
-                return {"kind": "APIVersions", "versions": ["v1"]}
-            case ["apis"]:
-                entries = [{"groupVersion": f"{group}/{version}", "version": version} for group, version in groups]
-                named = [
-                    {"name": group, "versions": [entry], "preferredVersion": entry}
-                    for (group, _), entry in zip(groups, entries, strict=True)
-                ]
-                return {"kind": "APIGroupList", "apiVersion": "v1", "groups": named}
-            case ["api", version]:
-                return self._resource_list("", version)
-            case ["apis", group, version]:
-                return self._resource_list(group, version)
-        return None
-
-    def _resource_list(self, group: str, version: str) -> Json:
-        entries: list[Json] = []
-        for resource in self.resources.values():
-            if (resource.group, resource.version) == (group, version):
-                base = {"kind": resource.kind, "namespaced": resource.namespaced, "singularName": resource.kind.lower()}
-                entries.append({**base, "name": resource.plural, "verbs": VERBS, "shortNames": list(resource.short)})
-                entries += [
-                    {**base, "name": f"{resource.plural}/{sub}", "verbs": ["get", "patch", "update"]}
-                    for sub in resource.subresources
-                ]
-        if not entries:
-            raise ApiError(404, "the server could not find the requested resource")
-        name = f"{group}/{version}" if group else version
-        return {"kind": "APIResourceList", "groupVersion": name, "resources": entries}
 
     def _list(self, call: Call, resource: Resource) -> Json:
         query = call.query
@@ -619,7 +495,7 @@ class KubeFake:
                 message = "the server rejected our request due to an error in our request"
                 raise ApiError(422, message) from None
         elif content_type in ("application/merge-patch+json", "application/strategic-merge-patch+json"):
-            after = _merge_patch(copy.deepcopy(before), body)
+            after = merge_patch(copy.deepcopy(before), body)
         else:
             raise ApiError(415, f"unknown patch type {content_type}")
         return self._replace(resource, key, after, call.subresource)
@@ -640,8 +516,8 @@ class KubeFake:
         else:
             before = self._require(key)
             after = copy.deepcopy(before)
-            _forget(after, self._applied.get(where, {}), body)
-            _merge(after, copy.deepcopy(body))
+            forget(after, self._applied.get(where, {}), body)
+            merge(after, copy.deepcopy(body))
             done = self._replace(resource, key, after, call.subresource)
         self._applied[where] = copy.deepcopy(body)
         return done
@@ -686,9 +562,9 @@ class KubeFake:
                 return
             for change in [change for change in self._history if change.version > since]:
                 since = change.version
-                if change.resource != resource.id or call.namespace not in ("", _namespace(change.object)):
+                if change.resource != resource.id or call.namespace not in ("", namespace_of(change.object)):
                     continue
-                event = _as_seen(change, lambda o: matches(_labels(o)) and _fields(fields, o))
+                event = as_seen(change, lambda o: matches(labels_of(o)) and field_selector(fields, o))
                 if event is not None:
                     yield event
             if loop.time() >= bookmark_at:
@@ -709,205 +585,3 @@ class KubeFake:
             "type": "BOOKMARK",
             "object": {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata},
         }
-
-
-class Workloads:
-    """Plays what makes pods of Deployments: ReplicaSet controller, scheduler, kubelet. One pod template, no rollout.
-
-    A new pod is Pending until it has no scheduling gates; then it gets a node and an IP, and is Running and Ready. A
-    Deployment that shrinks loses its unready pods first, then those of the lowest deletion cost. Deleted pods stay
-    until `finish` when `hold_ending` is set.
-    """
-
-    def __init__(self, api: KubeFake, *, hold_ending: bool = False, ip: str = "127.1.{high}.{low}") -> None:
-        self._api = api
-        self._hold = hold_ending
-        self._ip = ip
-        self._numbers = itertools.count(1)
-        api.on_change(self._on_change)
-
-    def finish(self, namespace: str, name: str) -> None:
-        """The containers of a deleted pod have ended."""
-        self._api.remove("Pod", namespace, name, force=True)
-
-    def _on_change(self, type_: str, body: Json) -> None:
-        loop = asyncio.get_running_loop()
-        if body["kind"] == "Deployment" and type_ != "DELETED":
-            loop.call_soon(self._scale, body["metadata"]["namespace"], body["metadata"]["name"])
-        if body["kind"] == "Pod":
-            loop.call_soon(self._run_pod, body["metadata"]["namespace"], body["metadata"]["name"])
-            owners = body["metadata"].get("ownerReferences", ())
-            if owners:
-                loop.call_soon(self._scale, body["metadata"]["namespace"], owners[0]["name"])
-
-    def _scale(self, namespace: str, name: str) -> None:
-        deployment = self._api.get("Deployment", namespace, name)
-        if deployment is None or "deletionTimestamp" in deployment["metadata"]:
-            return
-        pods = [
-            pod
-            for pod in self._api.all("Pod", namespace)
-            if any(o["uid"] == deployment["metadata"]["uid"] for o in pod["metadata"].get("ownerReferences", ()))
-        ]
-        alive = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
-        wanted = deployment["spec"].get("replicas", 1)
-        for _ in range(wanted - len(alive)):
-            self._make_pod(deployment)
-        for pod in sorted(alive, key=_deletion_rank)[: max(0, len(alive) - wanted)]:
-            self._api.remove("Pod", namespace, pod["metadata"]["name"])
-        ready = sum(map(_is_ready, alive))
-        status = {
-            "observedGeneration": deployment["metadata"]["generation"],
-            "replicas": len(alive),
-            "readyReplicas": ready,
-            "updatedReplicas": len(alive),
-            "availableReplicas": ready,
-            "conditions": [{"type": "Available", "status": "True" if ready >= wanted else "False"}],
-        }
-        if deployment.get("status") != status and self._api.get("Deployment", namespace, name) is not None:
-            self._api.change("Deployment", namespace, name, lambda body: body.update(status=status))
-
-    def _make_pod(self, deployment: Json) -> None:
-        template = copy.deepcopy(deployment["spec"]["template"])
-        name, uid = deployment["metadata"]["name"], deployment["metadata"]["uid"]
-        owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": name, "uid": uid, "controller": True}
-        metadata = {
-            **template.get("metadata", {}),
-            "name": f"{name}-{next(self._numbers)}",
-            "namespace": deployment["metadata"]["namespace"],
-            "ownerReferences": [owner],
-        }
-        self._api.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template.get("spec", {})})
-
-    def _run_pod(self, namespace: str, name: str) -> None:
-        pod = self._api.get("Pod", namespace, name)
-        if pod is None:
-            return
-        if "deletionTimestamp" in pod["metadata"]:
-            if not self._hold:
-                self.finish(namespace, name)
-        elif not pod["spec"].get("schedulingGates") and not pod["spec"].get("nodeName"):
-            number = next(self._numbers)
-            ip = self._ip.format(high=number // 250, low=number % 250 + 1)
-
-            def start(body: Json) -> None:
-                body["spec"]["nodeName"] = "node-1"
-                body["status"] = {
-                    "phase": "Running",
-                    "podIP": ip,
-                    "podIPs": [{"ip": ip}],
-                    "conditions": [{"type": "Ready", "status": "True"}],
-                    "containerStatuses": [{"name": "main", "ready": True, "restartCount": 0, "state": {"running": {}}}],
-                }
-
-            self._api.change("Pod", namespace, name, start)
-
-
-def _is_ready(pod: Json) -> bool:
-    return any(c["type"] == "Ready" and c["status"] == "True" for c in pod.get("status", {}).get("conditions", ()))
-
-
-def _deletion_rank(pod: Json) -> tuple[bool, int, str]:
-    cost = pod["metadata"].get("annotations", {}).get("controller.kubernetes.io/pod-deletion-cost", "0")
-    return _is_ready(pod), int(cost), pod["metadata"]["name"]
-
-
-def selector(text: str) -> Callable[[dict[str, str]], bool]:
-    """Return the test for labels that a label selector's text stands for."""
-    checks = [_term(term.strip()) for term in re.findall(r"(?:[^,(]|\([^)]*\))+", text)]
-    return lambda labels: all(check(labels) for check in checks)
-
-
-def _term(term: str) -> Callable[[dict[str, str]], bool]:
-    if found := re.fullmatch(r"(\S+)\s+(in|notin)\s+\(([^)]*)\)", term):
-        key, how, values = found[1], found[2], {value.strip() for value in found[3].split(",")}
-        return lambda labels: (labels.get(key) in values) == (how == "in")
-    if "!=" in term:
-        key, _, value = term.partition("!=")
-        return lambda labels: labels.get(key.strip()) != value.strip()
-    if "=" in term:
-        key, _, value = term.replace("==", "=").partition("=")
-        return lambda labels: labels.get(key.strip()) == value.strip()
-    if term.startswith("!"):
-        return lambda labels: term[1:] not in labels
-    return lambda labels: term in labels
-
-
-def _fields(text: str, body: Json) -> bool:
-    for term in filter(None, text.split(",")):
-        path, _, value = term.replace("==", "=").partition("=")
-        at: Any = body
-        for part in path.rstrip("!").split("."):
-            at = at.get(part, "") if isinstance(at, dict) else ""
-        if (str(at) == value) == path.endswith("!"):
-            return False
-    return True
-
-
-def _labels(body: Json) -> dict[str, str]:
-    labels: dict[str, str] = body["metadata"].get("labels") or {}
-    return labels
-
-
-def _namespace(body: Json) -> str:
-    return str(body["metadata"].get("namespace", ""))
-
-
-def _as_seen(change: _Change, matches: Callable[[Json], bool]) -> Json | None:
-    """Return a change as a watch with a selector sees it: what leaves the selection is DELETED, what enters ADDED."""
-    was = change.before is not None and matches(change.before)
-    now = matches(change.object)
-    if change.type == "DELETED":
-        return {"type": "DELETED", "object": change.object} if was else None
-    if now:
-        return {"type": "MODIFIED" if was else "ADDED", "object": change.object}
-    return {"type": "DELETED", "object": change.object} if was else None
-
-
-def _verb(request: web.Request, name: str) -> str:
-    match request.method:
-        case "GET" if request.query.get("watch") in ("true", "1", "True"):
-            return "watch"
-        case "GET":
-            return "get" if name else "list"
-        case "POST":
-            return "create"
-        case "PUT":
-            return "update"
-        case "PATCH":
-            return "apply" if request.content_type.startswith("application/apply-patch") else "patch"
-        case "DELETE":
-            return "delete"
-    return request.method.lower()
-
-
-def _merge_patch(target: Any, patch: Any) -> Any:
-    """RFC 7396."""
-    if not isinstance(patch, dict):
-        return patch
-    result = target if isinstance(target, dict) else {}
-    for name, value in patch.items():
-        if value is None:
-            result.pop(name, None)
-        else:
-            result[name] = _merge_patch(result.get(name), value)
-    return result
-
-
-def _merge(target: Json, wanted: Json) -> None:
-    for name, value in wanted.items():
-        if isinstance(value, dict) and isinstance(target.get(name), dict):
-            _merge(target[name], value)
-        else:
-            target[name] = value
-
-
-def _forget(target: Json, owned: Json, wanted: Json) -> None:
-    """Take away what a manager sent last time and does not send any more."""
-    for name, value in owned.items():
-        if name not in target:
-            continue
-        if name not in wanted:
-            del target[name]
-        elif isinstance(value, dict) and isinstance(wanted[name], dict) and isinstance(target[name], dict):
-            _forget(target[name], value, wanted[name])

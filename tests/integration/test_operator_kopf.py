@@ -12,7 +12,8 @@ import httpx
 import pytest
 from kubernetes.aio.client import Configuration
 
-from tests.kube_fake import KubeFake, Workloads
+from tests.kube_fake import KubeFake
+from tests.kube_workloads import Workloads
 from usher_core.internal_api import Load
 from usher_operator.loads import PodClient
 from usher_operator.main import Worker

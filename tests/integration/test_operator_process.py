@@ -11,7 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.kube_fake import Json, KubeFake, Workloads
+from tests.kube_fake import KubeFake
+from tests.kube_objects import Json
+from tests.kube_workloads import Workloads
 
 LEASE = ("Lease", "usher", "usher-operator")
 FAST = ("--lease-duration", "3", "--lease-renew-deadline", "2", "--lease-retry", "0.2")

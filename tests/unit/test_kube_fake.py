@@ -6,7 +6,9 @@ import json
 import aiohttp
 import pytest
 
-from tests.kube_fake import Json, KubeFake, Workloads, selector
+from tests.kube_fake import KubeFake
+from tests.kube_objects import Json, selector
+from tests.kube_workloads import Workloads
 
 APPLY = {"Content-Type": "application/apply-patch+yaml"}
 
