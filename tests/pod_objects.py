@@ -84,13 +84,16 @@ def relay_pool(
     }
 
 
-def write_kubeconfig(path: Path, url: str) -> None:
-    """A kubeconfig without any login."""
+def write_kubeconfig(path: Path, url: str, token: str = "", authority: str | None = None) -> None:
+    """A kubeconfig with a token, or without any login."""
+    cluster = {"server": url}
+    if authority:
+        cluster["certificate-authority"] = authority
     config = {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": "fake", "cluster": {"server": url}}],
-        "users": [{"name": "nobody", "user": {}}],
+        "clusters": [{"name": "fake", "cluster": cluster}],
+        "users": [{"name": "nobody", "user": {"token": token} if token else {}}],
         "contexts": [{"name": "fake", "context": {"cluster": "fake", "user": "nobody"}}],
         "current-context": "fake",
     }

@@ -9,10 +9,11 @@ import statistics
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import pytest
 
-from tests.pod_objects import transceiver_pod
+from tests.pod_objects import transceiver_pod, write_kubeconfig
 from usher_core.ids import Route
 from usher_core.routes import RouteTable
 from usher_operator.actions import Reference
@@ -150,3 +151,38 @@ async def uid_of(api: HttpKubeApi, namespace: str, pod: int) -> str:
     found = await api.get(Reference("v1", "Pod", namespace, f"p{pod}"))
     assert found is not None
     return str(found["metadata"]["uid"])
+
+
+async def test_a_role_of_one_namespace_is_enough_and_a_missing_one_is_named(
+    api: HttpKubeApi, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configuration = await load_configuration()
+    rbac = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "relay", "namespace": namespace}}
+    await api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": rbac["metadata"]})
+    command = ["kubectl", "--namespace", namespace, "create", "token", "relay"]
+    asked = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    token = (await asked.communicate())[0].decode()
+    assert asked.returncode == 0
+    write_kubeconfig(tmp_path / "kubeconfig", configuration.host, token, configuration.ssl_ca_cert)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    known = Known()
+    source = PodRoutes((namespace,), "")
+    task = asyncio.create_task(source.run(known))
+    try:
+        async with asyncio.timeout(20):
+            while "pods is forbidden" not in source.status().fault:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        assert not source.status().loaded
+        rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
+        await api.create({**rbac, "kind": "Role", "rules": rules})
+        subject = {"kind": "ServiceAccount", "name": "relay", "namespace": namespace}
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "relay"}
+        await api.create({**rbac, "kind": "RoleBinding", "subjects": [subject], "roleRef": role})
+        await create(api, namespace, 1)
+        await become_ready(api, namespace, 1)
+        await known.has(range(1, 2))
+        assert source.status().fault == ""
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
