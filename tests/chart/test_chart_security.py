@@ -103,6 +103,7 @@ OF_SIGNALING = {"pods": "list watch", "usher.fleet: relaypools": "list watch"}
 OF_UNINSTALL = {
     "apps: deployments fleet-usher-operator": "get delete",
     "pods": "list",
+    "pods fleet-usher-test": "get delete",
     "coordination.k8s.io: leases fleet-usher-operator": "get delete",
 }
 DELETE_POOLS = {f"usher.fleet: {POOLS}": "list delete"}
