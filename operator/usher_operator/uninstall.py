@@ -1,7 +1,7 @@
 """What has to happen before the operator goes, in order: `python -m usher_operator.uninstall`, a hook of the chart.
 
 Pools are deleted while an operator is there to drain them: transceivers first, since their last calls need the relays.
-Then the operator is stopped, and its Leases are removed; a deleted Lease gives no pod id twice (design D13).
+Then the operator is stopped, and its Leases and keys are removed; a deleted Lease gives no pod id twice (design D13).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from usher_operator import names
 from usher_operator.actions import Reference
 from usher_operator.api.relay_pool import RelayPool
 from usher_operator.api.transceiver_pool import TransceiverPool
+from usher_operator.keys import secrets
 from usher_operator.kube import HttpKubeApi, KubeApi, UnavailableError, load_configuration, reference
 
 log = structlog.get_logger()
@@ -54,6 +55,8 @@ class Uninstaller:
         self._own_namespace = own_namespace
         self._identity_namespace = identity_namespace
         self._pause = pause
+        self._used = {own_namespace, *namespaces}
+        """Namespaces that had pools, as far as we know."""
 
     async def run(self, deployment: str, lease: str, pods: tuple[str, ...] = ()) -> None:
         """Do all of it; waits as long as calls last. Raises KubeError.
@@ -65,16 +68,19 @@ class Uninstaller:
         """
         for model in (TransceiverPool, RelayPool):
             await self._delete_pools(model.kind)
+        for namespace in sorted(self._used):
+            await self._until_gone(namespace, f"{names.MANAGED_BY_LABEL}={names.MANAGED_BY}")
         await self._stop(deployment)
         await self._delete_leases(lease)
+        await self._delete_keys()
         for pod in pods:
-            if found := await self._api.get(Reference("v1", "Pod", self._own_namespace, pod)):
-                await self._api.delete(reference(found), found["metadata"]["uid"])
+            await self._delete(Reference("v1", "Pod", self._own_namespace, pod))
 
     async def _delete_pools(self, kind: str) -> None:
         looks = 0
         while pools := await self._pools(kind):
             for pool in pools:
+                self._used.add(pool["metadata"]["namespace"])
                 if "deletionTimestamp" not in pool["metadata"]:
                     log.info("deleting", kind=kind, pool=_name(pool))
                     await self._api.delete(reference(pool), pool["metadata"]["uid"])
@@ -107,16 +113,31 @@ class Uninstaller:
         log.info("stopping the operator", deployment=deployment)
         await self._api.delete(target, found["metadata"]["uid"])
         selector = ",".join(f"{name}={value}" for name, value in found["spec"]["selector"]["matchLabels"].items())
-        while pods := await self._list("v1", "Pod", self._own_namespace, selector):
-            log.info("waiting for its last pods", pods=len(pods))
+        await self._until_gone(self._own_namespace, selector)
+
+    async def _until_gone(self, namespace: str, selector: str) -> None:
+        while pods := await self._list("v1", "Pod", namespace, selector):
+            log.info("waiting for the last pods", namespace=namespace, pods=len(pods))
             await asyncio.sleep(self._pause)
 
+    async def _delete(self, target: Reference) -> None:
+        if found := await self._api.get(target):
+            await self._api.delete(target, found["metadata"]["uid"])
+
+    async def _delete_keys(self) -> None:
+        """Delete what the operator made; Secrets of people stay, whatever their name."""
+        for namespace in sorted(self._used):
+            for name in secrets.ALL:
+                target = Reference("v1", "Secret", namespace, name)
+                found = await self._api.get(target)
+                if found is not None and secrets.is_ours(found):
+                    await self._api.delete(target, found["metadata"]["uid"])
+
     async def _delete_leases(self, lease: str) -> None:
-        election = await self._api.get(Reference("coordination.k8s.io/v1", "Lease", self._own_namespace, lease))
-        clusters = await self._list("coordination.k8s.io/v1", "Lease", self._identity_namespace)
-        ours = [found for found in clusters if _is_cluster(found) and self._served(found)]
-        for found in [*ours, *([election] if election else [])]:
-            await self._api.delete(reference(found), found["metadata"]["uid"])
+        for found in await self._list("coordination.k8s.io/v1", "Lease", self._identity_namespace):
+            if _is_cluster(found) and self._served(found):
+                await self._api.delete(reference(found), found["metadata"]["uid"])
+        await self._delete(Reference("coordination.k8s.io/v1", "Lease", self._own_namespace, lease))
 
     def _served(self, lease: Mapping[str, Any]) -> bool:
         """Whether the holder was a pool of ours: other operators may keep theirs beside them."""

@@ -100,13 +100,15 @@ OF_POOLS = {
 }
 OF_LEASES = {"coordination.k8s.io: leases": "get list create update"}
 OF_SIGNALING = {"pods": "list watch", "usher.fleet: relaypools": "list watch"}
+OF_KEYS = {f"secrets {', '.join(KEY_SECRETS)}": "get delete"}
 OF_UNINSTALL = {
     "apps: deployments fleet-usher-operator": "get delete",
     "pods": "list",
     "pods fleet-usher-test": "get delete",
     "coordination.k8s.io: leases fleet-usher-operator": "get delete",
+    **OF_KEYS,
 }
-DELETE_POOLS = {f"usher.fleet: {POOLS}": "list delete"}
+DELETE_POOLS = {f"usher.fleet: {POOLS}": "list delete", "pods": "list", **OF_KEYS}
 DELETE_LEASES = {"coordination.k8s.io: leases": "list delete"}
 
 ALLOWED: dict[str, dict[str, dict[str, dict[str, str]]]] = {

@@ -47,6 +47,11 @@ def lease(server: KubeFake, name: str, holder: str) -> None:
     server.create({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec})
 
 
+def secret(server: KubeFake, namespace: str, made_by: str, name: str = "usher-keys") -> None:
+    metadata = {"name": name, "namespace": namespace, "labels": {names.MANAGED_BY_LABEL: made_by}}
+    server.create({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {}})
+
+
 def pod(server: KubeFake, name: str, **labels: str) -> None:
     metadata = {"name": name, "namespace": HOME, "labels": labels}
     server.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {}})
@@ -101,13 +106,33 @@ async def test_relays_wait_for_the_last_call_and_the_operator_for_the_relays(ser
 
 async def test_pools_and_leases_of_other_namespaces_stay(server: KubeFake) -> None:
     pool(server, "TransceiverPool", "theirs")
+    secret(server, "theirs", names.MANAGED_BY)
     lease(server, "usher-cluster-1", "ours/pool")
     lease(server, "usher-cluster-2", "theirs/pool")
     await asyncio.wait_for(uninstalling(server, "ours"), 10)
     assert left(server) == [
         ("leases.coordination.k8s.io", "usher-cluster-2"),
+        ("secrets", "usher-keys"),
         ("transceiverpools.usher.fleet", "pool"),
     ]
+
+
+async def test_keys_that_the_operator_made_go_once_no_pod_uses_them_and_others_stay(server: KubeFake) -> None:
+    pool(server, "RelayPool", "voice")
+    secret(server, "voice", names.MANAGED_BY)
+    secret(server, "voice", "somebody", "usher-relay-keys")
+    labels = {names.MANAGED_BY_LABEL: names.MANAGED_BY}
+    server.create(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "r", "namespace": "voice", "labels": labels}}
+    )
+    task = uninstalling(server)
+    await server.until(lambda: is_ending(server, "RelayPool", "voice"), "relays are told to end")
+    drained(server, "RelayPool", "voice")
+    assert server.get("Secret", "voice", "usher-keys")
+    assert server.get("Deployment", HOME, OPERATOR)
+    server.remove("Pod", "voice", "r", force=True)
+    await asyncio.wait_for(task, 10)
+    assert left(server) == [("secrets", "usher-relay-keys")]
 
 
 async def test_a_second_run_finds_nothing_to_do(server: KubeFake) -> None:
