@@ -4,6 +4,8 @@ What it needs: KUBECONFIG, kubectl and helm in PATH, and images on the nodes (se
 
 * `USHER_E2E_ADDRESSES`: a network whose addresses lead to the nodes, such as 10.97.0.0/24; the tests then play the load
   balancer. Without it relays are reached at node ports.
+* `USHER_E2E_ON_NODE`: runs a command on a node, called as `COMMAND NODE WORD...`; with kind: `docker exec`. Tests kill
+  containers by it, which no client of the API server can.
 * `USHER_E2E_NAMESPACE`: where to install; with a name that is there already its install is used and left.
 * `USHER_E2E_KEEP`: a folder for what there was to see when a test failed (`e2e-failures`).
 """
@@ -31,6 +33,12 @@ Figure = Callable[[str, object], None]
 @pytest.fixture(scope="session")
 def provided() -> images.Images:
     return images.provide()
+
+
+@pytest.fixture(scope="session")
+def second_images(provided: images.Images) -> images.Images:
+    """What programs are updated to."""
+    return images.provide_second(provided)
 
 
 @pytest.fixture(scope="session")

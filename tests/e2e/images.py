@@ -5,6 +5,7 @@ How images come there differs from cluster to cluster, so a command does it, nam
 * `USHER_E2E_BUILD`: called as `COMMAND CONTEXT CONTAINERFILE TAG`; builds an image and loads it on all nodes. With kind
   a script of two lines: `docker build -f "$2" -t "$3" "$1"` and `kind load docker-image "$3"`.
 * `USHER_E2E_TAG`: instead, images of this tag are there already, as `make images` names them.
+* `USHER_E2E_SECOND_TAG`: with it, the tag of images for rollouts, which differ in nothing but their name.
 * `USHER_E2E_REGISTRY`: what stands before their names (`localhost`).
 """
 
@@ -45,6 +46,18 @@ def provide() -> Images:
     if tag := os.environ.get("USHER_E2E_TAG"):
         return Images(registry, tag)
     images = Images(registry, _hash_of_sources())
+    present = _on_all_nodes()
+    for program in PROGRAMS:
+        if images.name(program) not in present:
+            build(program, images.name(program))
+    return images
+
+
+def provide_second(first: Images) -> Images:
+    """The same programs under another tag, for rollouts. Raises AssertionError in words."""
+    if tag := os.environ.get("USHER_E2E_SECOND_TAG"):
+        return Images(first.registry, tag)
+    images = Images(first.registry, f"{first.tag}-again")
     present = _on_all_nodes()
     for program in PROGRAMS:
         if images.name(program) not in present:
