@@ -28,9 +28,15 @@ def test_all_images_share_their_build() -> None:
 @pytest.mark.parametrize("program", FILES)
 def test_an_image_runs_its_program_as_nobody(program: str) -> None:
     lines = FILES[program].splitlines()
-    assert lines[-3:] == ["USER 65532:65532", 'ENTRYPOINT ["usher"]', f'CMD ["{program}"]']
+    assert lines[-3:] == ["USER 65532:65532", 'ENTRYPOINT ["tini", "--", "usher"]', f'CMD ["{program}"]']
     assert "ARG BASE_IMAGE=python:3.11-slim-bookworm" in lines
     assert f'org.opencontainers.image.title="usher-{program}"' in FILES[program]
+
+
+@pytest.mark.parametrize("program", FILES)
+def test_a_program_is_not_process_1_where_a_signal_before_its_handler_is_lost(program: str) -> None:
+    final = FILES[program].partition("COPY --from=build")[0].rpartition("FROM ")[2]
+    assert "--no-install-recommends tini" in final
 
 
 def test_only_what_is_copied_is_sent_to_the_builder() -> None:
