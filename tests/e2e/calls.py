@@ -19,6 +19,9 @@ Json = dict[str, Any]
 SET_UP_LIMIT_S = 60.0
 END_LIMIT_S = 60.0
 PACKETS_PER_S = 50
+MAX_STUMBLE_MS = 2_400
+"""Audio stumbles where pods start beside calls on few cores. Without a working path it waits for a check, 2.5 s."""
+MIN_RETURNED_SHARE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,11 @@ class Outcome:
         if self.load and self.load["sent"]:
             shares.append(self.load["received"] / self.load["sent"])
         return min(shares, default=0.0)
+
+    @property
+    def is_unbroken(self) -> bool:
+        """Whether no call was lost, and none was without a path at any time."""
+        return not self.lost and self.longest_gap_ms < MAX_STUMBLE_MS and self.returned_share > MIN_RETURNED_SHARE
 
     @property
     def transceivers(self) -> set[str]:

@@ -7,6 +7,7 @@ import ipaddress
 import json
 import os
 import random
+import shlex
 import subprocess
 import sys
 import time
@@ -37,12 +38,12 @@ READY_LIMIT_S = 180
 # Everything shares few cores: small requests, so that all pods find room, and drains that end within a test.
 SMALL_RELAYS: Json = {
     "replicas": 2,
-    "resources": {"requests": {"cpu": "50m", "memory": "96Mi"}},
+    "resources": {"requests": {"cpu": "100m", "memory": "96Mi"}},
     "drain": {"gracePeriod": "45s"},
 }
 SMALL_TRANSCEIVERS: Json = {
     "replicas": 2,
-    "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}},
+    "resources": {"requests": {"cpu": "150m", "memory": "128Mi"}},
     "drain": {"gracePeriod": "3m"},
 }
 
@@ -199,6 +200,27 @@ class Fleet:
         name = pod["metadata"]["name"]
         path = f"/api/v1/namespaces/{self.namespace.name}/pods/{name}:{port}/proxy/metrics"
         return kubectl("get", "--raw", path)
+
+    def leader(self) -> str | None:
+        """Name of the operator pod that holds the Lease; None: nobody does."""
+        lease = self.namespace.get("lease/usher-operator")["spec"]
+        name = (lease.get("holderIdentity") or "").partition("_")[0]
+        return name if name in {pod["metadata"]["name"] for pod in self.pods(OPERATOR_PODS)} else None
+
+    # ---- faults
+
+    def kill(self, pod: Json) -> None:
+        """End the container of a pod without a word to it, as the loss of power does."""
+        command = os.environ.get("USHER_E2E_ON_NODE")
+        assert command, "set USHER_E2E_ON_NODE to a command that runs another one on a node (conftest.py)"
+        container = pod["status"]["containerStatuses"][0]["containerID"].partition("://")[2]
+        kill = ["ctr", "--namespace", "k8s.io", "task", "kill", "--signal", "SIGKILL", container]
+        run(*shlex.split(command), pod["spec"]["nodeName"], *kill)
+
+    def scale_operator(self, replicas: int) -> None:
+        """Change the number of operators, and wait until as many pods are there."""
+        self.namespace.kubectl("scale", "deployment/usher-operator", f"--replicas={replicas}")
+        wait_for(f"{replicas} operators", lambda: len(self.pods(OPERATOR_PODS)) == replicas)
 
     # ---- calls
 
