@@ -119,7 +119,7 @@ def make_deployment(pool: TransceiverPool, replicas: int = 1, **changes: Any) ->
     manifest = transceiver_deployment(pool, CLUSTER, DEFAULTS)
     return {
         **manifest,
-        "metadata": {**manifest["metadata"], "uid": "deployment-uid", "generation": 1},
+        "metadata": {**manifest["metadata"], "uid": "deployment-uid", "resourceVersion": "9", "generation": 1},
         "spec": {**manifest["spec"], "replicas": replicas},
         "status": {"observedGeneration": 1},
         **changes,

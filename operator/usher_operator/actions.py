@@ -1,4 +1,7 @@
-"""What a plan may ask for. `plan` returns these in order; `apply` carries them out and stops at the first conflict."""
+"""What a plan may ask for. `plan` returns these in order; `apply` carries them out and stops at the first conflict.
+
+A transceiver that does not answer holds up only the patches that name it in `waits_for`.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,13 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Server-side apply of everything we want of an object, with our field manager and force."""
+    """Server-side apply of everything we want of an object, with our field manager and force.
+
+    An object that exists keeps what it has at the paths `keeps`: what the manifest says there is for a new one.
+    """
 
     manifest: Manifest
+    keeps: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +50,14 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class JsonPatch:
-    """RFC 6902 operations in one request; a `test` among them makes it a compare-and-swap."""
+    """RFC 6902 operations in one request; a `test` among them makes it a compare-and-swap.
+
+    It is left out when one of the pods named in `waits_for` did not answer its SetDrain of the same plan.
+    """
 
     target: Reference
     operations: tuple[Mapping[str, Any], ...]
+    waits_for: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +72,7 @@ class Delete:
 class SetDrain:
     """Tell a transceiver by its internal API to drain, or to take calls again. `http`: base URL.
 
-    The actions behind it run only when it has answered: from its reply on it refuses every create (design D14).
+    From its reply on it refuses every create (design D14). SetDrains that follow one another are sent together.
     """
 
     pod: str

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import itertools
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -22,7 +25,16 @@ from usher_operator.actions import (
     Tell,
 )
 from usher_operator.conditions import timestamp
-from usher_operator.kube import ForbiddenError, InvalidError, KubeApi, KubeError, NotFoundError, NotLeaderError
+from usher_operator.kube import (
+    ConflictError,
+    ForbiddenError,
+    InvalidError,
+    KubeApi,
+    KubeError,
+    NotFoundError,
+    NotLeaderError,
+    reference,
+)
 from usher_operator.loads import PodAnswerError, PodClient
 from usher_operator.names import FIELD_MANAGER
 
@@ -32,6 +44,9 @@ TELL_AGAIN_S = 600.0
 MAX_TOLD = 1000
 MAX_EVENT_MESSAGE = 1024
 """The API server takes no longer one."""
+DRAINS_S = 20.0
+"""For all drains that follow one another: those that answer take ms each, silent ones seconds."""
+KEEP_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +55,14 @@ class Fault:
 
     reason: str
     message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a plan. `faults`: what was refused. `silent`: the transceivers that did not answer, and why."""
+
+    faults: tuple[Fault, ...] = ()
+    silent: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,26 +89,34 @@ class Applier:
         self._told: dict[tuple[str, str, str], float] = {}
         self._written: dict[str, tuple[Manifest, Any]] = {}
 
-    async def carry_out(self, actions: Iterable[Action], subject: Subject, token: str) -> tuple[Fault, ...]:
+    async def carry_out(self, actions: Iterable[Action], subject: Subject, token: str) -> Outcome:
         """Do one thing after the other.
 
         A child that the API server refuses for good (a bad field, a missing right) does not keep the rest from being
-        done: a pool whose new template is wrong still gives ids to its pods. Any other failure ends the course, since
-        what follows may rest on it: ids on the Lease, a smaller Deployment on a drain.
+        done: a pool whose new template is wrong still gives ids to its pods. Nor does a transceiver that is silent,
+        but for the patches that wait for it. Any other failure ends the course, since what follows may rest on it, as
+        ids rest on the Lease.
 
-        Returns what was refused. Raises KubeError: ConflictError when somebody was faster (plan again soon),
-        UnavailableError and others when nothing more can be done now; PodAnswerError.
+        Raises KubeError: ConflictError when somebody was faster (plan again soon), UnavailableError and others when
+        nothing more can be done now.
         """
         faults: list[Fault] = []
-        for action in actions:
-            try:
-                await self._do(action, subject, token)
-            except (InvalidError, ForbiddenError, NotFoundError) as error:
-                log.warning("refused by the API server", pool=subject.target.name, error=str(error))
-                faults.append(Fault("Forbidden" if isinstance(error, ForbiddenError) else "Refused", str(error)))
-                if not isinstance(action, Apply):
-                    break
-        return tuple(faults)
+        silent: dict[str, str] = {}
+        for is_drain, group in itertools.groupby(actions, lambda action: isinstance(action, SetDrain)):
+            if is_drain:
+                silent |= await self._tell_all([action for action in group if isinstance(action, SetDrain)], token)
+                continue
+            for action in group:
+                if isinstance(action, JsonPatch) and not silent.keys().isdisjoint(action.waits_for):
+                    continue
+                try:
+                    await self._do(action, subject)
+                except (InvalidError, ForbiddenError, NotFoundError) as error:
+                    log.warning("refused by the API server", pool=subject.target.name, error=str(error))
+                    faults.append(_fault(action, error))
+                    if not isinstance(action, Apply):
+                        return Outcome(tuple(faults), tuple(silent.values()))
+        return Outcome(tuple(faults), tuple(silent.values()))
 
     async def write_status(self, subject: Subject, status: Manifest, current: Any) -> None:
         """Write the status if it differs from the current one.
@@ -101,10 +132,10 @@ class Applier:
         """The pool is gone."""
         self._written.pop(uid, None)
 
-    async def _do(self, action: Action, subject: Subject, token: str) -> None:
+    async def _do(self, action: Action, subject: Subject) -> None:
         match action:
-            case Apply(manifest):
-                await self._api.apply(manifest)
+            case Apply(manifest, keeps):
+                await (self._apply_keeping(manifest, keeps) if keeps else self._api.apply(manifest))
             case Create(manifest):
                 await self._api.create(manifest)
             case Replace(manifest):
@@ -113,14 +144,48 @@ class Applier:
                 await self._patch(target, operations)
             case Delete(target, uid):
                 await self._api.delete(target, uid)
-            case SetDrain(pod, http, drain):
-                try:
-                    await self._pods.set_drain(http, token, drain=drain)
-                except PodAnswerError as error:
-                    word = "drain" if drain else "take calls again"
-                    raise PodAnswerError(f"transceiver {pod} was told to {word}: {error}") from None
             case Tell():
                 await self._tell(action, subject)
+
+    async def _tell_all(self, drains: Iterable[SetDrain], token: str) -> dict[str, str]:
+        """Tell transceivers to drain or not to, all at once, and return those that did not answer, with the reason."""
+        tasks = {action.pod: asyncio.create_task(self._set_drain(action, token)) for action in drains}
+        try:
+            await asyncio.wait(tasks.values(), timeout=DRAINS_S)
+        finally:
+            for task in tasks.values():
+                task.cancel()
+            reasons = await asyncio.gather(*tasks.values(), return_exceptions=True)
+        late = f"not in the {DRAINS_S:g} s that all had"
+        silent = {}
+        for pod, reason in zip(tasks, reasons, strict=True):
+            if isinstance(reason, asyncio.CancelledError):
+                silent[pod] = f"{pod}: {late}"
+            elif isinstance(reason, PodAnswerError):
+                silent[pod] = f"{pod}: {reason}"
+            elif isinstance(reason, BaseException):
+                raise reason
+        return silent
+
+    async def _set_drain(self, action: SetDrain, token: str) -> None:
+        await self._pods.set_drain(action.http, token, drain=action.drain)
+
+    async def _apply_keeping(self, manifest: Manifest, keeps: Iterable[tuple[str, ...]]) -> None:
+        """Apply with what is there at some paths, by compare-and-swap: nobody's change of them is lost."""
+        for tries_left in reversed(range(KEEP_TRIES)):
+            there = await self._api.get(reference(manifest))
+            if there is None:
+                await self._api.apply(manifest)
+                return
+            wanted = functools.reduce(lambda body, path: _with_value_of(there, body, path), keeps, manifest)
+            try:
+                await self._api.apply(_with_value_of(there, wanted, ("metadata", "resourceVersion")))
+            except ConflictError:
+                # Controllers write its status all the time.
+                if not tries_left:
+                    raise
+            else:
+                return
 
     async def _patch(self, target: Reference, operations: Any) -> None:
         try:
@@ -145,6 +210,40 @@ class Applier:
         except KubeError as error:
             # Events help people; nothing rests on them.
             log.warning("an Event could not be posted", reason=event.reason, error=str(error))
+
+
+def _fault(action: Action, error: KubeError) -> Fault:
+    """Return what a condition says of a refusal: what was refused, what to do, and why."""
+    what = _what(action)
+    if isinstance(error, ForbiddenError):
+        fix = "give the operator's ServiceAccount that right, or see which policy is against it"
+        return Fault("Forbidden", f"The API server forbids {what}; {fix}: {error}")
+    if isinstance(action, Apply):
+        fix = "change what spec of this pool sets there; the last good state goes on meanwhile"
+    else:
+        fix = "see whether a policy or a webhook of the cluster is against it"
+    return Fault("Refused", f"The API server refuses {what}; {fix}: {error}")
+
+
+def _with_value_of(source: Manifest, target: Manifest, path: tuple[str, ...]) -> Manifest:
+    """Return `target` with the value that `source` has at a path, if it has one."""
+    name, *rest = path
+    if name not in source:
+        return target
+    return {**target, name: _with_value_of(source[name], target.get(name, {}), tuple(rest)) if rest else source[name]}
+
+
+def _what(action: Action) -> str:
+    match action:
+        case Apply(manifest) | Create(manifest) | Replace(manifest):
+            target = reference(manifest)
+        case JsonPatch(target) | Delete(target):
+            pass
+        case SetDrain(pod):
+            return f"Pod {pod}"
+        case Tell(reason=reason):
+            return f"Event {reason}"
+    return f"{target.kind} {target.namespace}/{target.name}"
 
 
 def _event(event: Tell, subject: Subject, now: float) -> Manifest:

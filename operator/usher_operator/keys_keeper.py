@@ -83,9 +83,9 @@ class KeysKeeper:
     async def _look(self, namespace: str, subject: Subject) -> KeysPlan:
         for _ in range(STEPS):
             plan = self._plan(await self._observe(namespace), self._wall(), secrets.token_bytes(FRESH_BYTES))
-            faults = await self._applier.carry_out(plan.actions, subject, "")
-            if faults:
-                return KeysPlan((), plan.key_ids, fault=faults[0].message)
+            outcome = await self._applier.carry_out(plan.actions, subject, "")
+            if outcome.faults:
+                return KeysPlan((), plan.key_ids, fault=outcome.faults[0].message)
             if plan.look_again != 0:
                 break
         return plan

@@ -42,6 +42,9 @@ FINALIZER = f"{GROUP}/drain"
 POD_ID_GATE = f"{GROUP}/pod-id"
 """Scheduling gate of a transceiver pod that has no pod id yet."""
 
+ROUND_ANNOTATION = f"{GROUP}/drain-round"
+"""On the Deployment of transceivers: grows whenever pods are called back. On a draining pod: when it was chosen."""
+
 REVISION_LABEL = f"{GROUP}/revision"
 """On children: hash of what we sent, so that a look tells whether they are up to date."""
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from usher_core.errors import describe
 from usher_operator import names
-from usher_operator.actions import Plan, Reference
+from usher_operator.actions import Plan, Reference, Tell
 from usher_operator.api.common import Condition
 from usher_operator.api.relay_pool import RelayPool
 from usher_operator.api.transceiver_pool import TransceiverPool
@@ -22,7 +22,6 @@ from usher_operator.apply import Applier, Fault, Subject
 from usher_operator.conditions import Verdict, merge
 from usher_operator.keys_keeper import KeysKeeper
 from usher_operator.kube import ConflictError, ForbiddenError, InvalidError, KubeApi, KubeError, NotFoundError
-from usher_operator.loads import PodAnswerError
 from usher_operator.metrics import OperatorMetrics
 from usher_operator.observe import KeysView, Observer, Pool, is_deleting, token_secret
 from usher_operator.plan.keys import KeysPlan
@@ -210,10 +209,6 @@ class Reconciler:
             self._count(key, "conflict", error.reason)
             log.info("somebody was faster; looking again", pool=key.name, error=str(error))
             return Look(min(CONFLICT_S * 2 ** min(state.conflicts - 1, 6), 5.0) * _jitter(), settled=False)
-        except PodAnswerError as error:
-            self._count(key, "error", "pod_silent")
-            log.info("a pod does not do what it was told", pool=key.name, error=str(error))
-            return Look(SILENT_POD_S * _jitter())
         except KubeError as error:
             return await self._failed(key, state, error.reason, error)
         except Exception as error:
@@ -248,21 +243,19 @@ class Reconciler:
         else:
             token = ""
             plan = self._plans.relay_pool(pool, await self._observer.relay_pool(pool, _view(pool, keys)), now)
-        failed: Exception | None = None
-        faults: tuple[Fault, ...] = ()
-        try:
-            faults = await self._applier.carry_out(plan.actions, subject, token)
-        except PodAnswerError as error:
-            # Its plan knows of the silent pod from the loads; the status still says how all the rest is.
-            failed = error
-        await self._applier.write_status(subject, with_faults(plan.status, faults, pool, now), current)
-        if failed is not None:
-            raise failed
+        outcome = await self._applier.carry_out(plan.actions, subject, token)
+        await self._applier.write_status(subject, with_faults(plan.status, outcome.faults, pool, now), current)
+        warnings = [Tell("Warning", fault.reason, fault.message) for fault in outcome.faults]
+        await self._applier.carry_out(warnings, subject, token)
         if is_deleting(pool) and plan.done:
             await self._keys.current(subject, now=True)
         again = plan.look_again if plan.look_again is not None else LOOK_EVERY_S * _jitter()
         if is_deleting(pool) and plan.look_again is None:
             again = DELETING_S
+        if outcome.silent:
+            # The plan knows of them from the loads; the status says it.
+            self._count_silent(key, outcome.silent)
+            again = min(again, SILENT_POD_S * _jitter())
         return Look(max(again, SETTLE_S), done=plan.done and is_deleting(pool))
 
     async def _keys_of(self, subject: Subject) -> KeysPlan:
@@ -303,6 +296,10 @@ class Reconciler:
         self._metrics.passes.labels(key.kind, outcome).inc()
         if reason:
             self._metrics.errors.labels(reason).inc()
+
+    def _count_silent(self, key: PoolKey, silent: tuple[str, ...]) -> None:
+        self._metrics.errors.labels("pod_silent").inc()
+        log.info("transceivers do not do what they are told", pool=key.name, pods=len(silent), first=silent[0])
 
     def _count_waiting(self) -> None:
         waiting = [since for state in self._states.values() for since in state.waiting_since]

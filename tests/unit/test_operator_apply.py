@@ -1,5 +1,6 @@
 """Carrying out plans: in order, up to the first failure that others rest on."""
 
+import asyncio
 from typing import Any
 
 import httpx
@@ -9,9 +10,9 @@ from kubernetes.aio.client import Configuration
 from tests.kube_fake import KubeFake
 from usher_core.internal_api import Load
 from usher_operator.actions import Apply, Create, Delete, JsonPatch, Reference, Replace, SetDrain, Tell
-from usher_operator.apply import Applier, Subject
+from usher_operator.apply import Applier, Outcome, Subject
 from usher_operator.kube import ConflictError, HttpKubeApi, NotLeaderError, UnavailableError
-from usher_operator.loads import PodAnswerError, PodClient
+from usher_operator.loads import PodClient
 
 POOL = Subject(Reference("usher.fleet/v1alpha1", "TransceiverPool", "ns", "p"), "uid-of-p")
 
@@ -37,15 +38,20 @@ class Rig:
         self.may_write = True
         self.now = 1e9
         self.asked: list[tuple[str, str]] = []
-        self.status = 200
+        self.silent: set[str] = set()
+        self.hanging: asyncio.Event | None = None
         self.api = HttpKubeApi(configuration, may_write=lambda: self.may_write)
         self.pods = PodClient(httpx.MockTransport(self._answer))
         self.applier = Applier(self.api, self.pods, lambda: self.now)
 
-    def _answer(self, request: httpx.Request) -> httpx.Response:
+    async def _answer(self, request: httpx.Request) -> httpx.Response:
         self.asked.append((str(request.url), request.headers["Authorization"]))
+        if self.hanging is not None:
+            await self.hanging.wait()
+        if request.url.host in self.silent:
+            raise httpx.ConnectError("no answer")
         load = Load(sessions=0, max_sessions=1, draining=True, accepts=False)
-        return httpx.Response(self.status, content=load.model_dump_json())
+        return httpx.Response(200, content=load.model_dump_json())
 
     async def do(self, *actions: Any) -> Any:
         return await self.applier.carry_out(actions, POOL, "token-of-pool")
@@ -61,6 +67,16 @@ async def rig(server):
 
 def config_map(name: str, **more: Any) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "ns", **more}}
+
+
+def deployment(replicas: int, image: str) -> dict[str, Any]:
+    metadata = {"name": "d", "namespace": "ns", "annotations": {"round": "0"}}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": metadata,
+        "spec": {"replicas": replicas, "image": image},
+    }
 
 
 def target(name: str) -> Reference:
@@ -100,28 +116,82 @@ async def test_a_conflict_ends_the_course(server, rig, losing):
 
 async def test_a_refused_child_is_told_and_the_rest_is_done(server, rig):
     server.fail(422, verb="apply", message="data: too long")
-    [fault] = await rig.do(Apply(config_map("a")), Create(config_map("b")))
-    assert (fault.reason, fault.message) == ("Refused", "data: too long")
+    [fault] = (await rig.do(Apply(config_map("a")), Create(config_map("b")))).faults
+    assert fault.reason == "Refused"
+    assert "refuses ConfigMap ns/a; change what spec of this pool sets there" in fault.message
+    assert fault.message.endswith("the last good state goes on meanwhile: data: too long")
     assert server.get("ConfigMap", "ns", "b") is not None
 
 
 @pytest.mark.parametrize("code", [403, 422])
 async def test_nothing_is_done_on_a_lease_that_was_refused(server, rig, code):
     server.fail(code, verb="create", resource="configmaps")
-    [fault] = await rig.do(Create(config_map("lease")), JsonPatch(target("pod"), ()), Create(config_map("b")))
+    actions = (Create(config_map("lease")), JsonPatch(target("pod"), ()), Create(config_map("b")))
+    [fault] = (await rig.do(*actions)).faults
     assert fault.reason == ("Forbidden" if code == 403 else "Refused")
     assert [call.verb for call in server.writes()] == ["create"]
 
 
-async def test_what_stands_behind_a_drain_waits_for_its_answer(server, rig):
-    rig.status = 503
-    with pytest.raises(PodAnswerError, match="transceiver pod-1 was told to drain"):
-        await rig.do(SetDrain("pod-1", "http://127.0.0.1:7280", drain=True), Create(config_map("b")))
-    assert server.get("ConfigMap", "ns", "b") is None
+async def test_a_silent_transceiver_holds_up_only_what_waits_for_it(server, rig):
+    rig.silent.add("127.0.0.1")
+    drains = [SetDrain(f"pod-{number}", f"http://127.0.0.{number}:7280", drain=True) for number in range(1, 4)]
+    add = ({"op": "add", "path": "/data", "value": {"x": "1"}},)
+    for name in "ab":
+        server.create(config_map(name))
+    waits, goes = JsonPatch(target("a"), add, ("pod-2", "pod-1")), JsonPatch(target("b"), add, ("pod-2",))
+    outcome = await rig.do(*drains, waits, goes, Create(config_map("c")), Tell("Normal", "Scaled", "to 2"))
+    assert [told.partition(":")[0] for told in outcome.silent] == ["pod-1"]
+    assert len(rig.asked) == 3
+    assert "data" not in server.get("ConfigMap", "ns", "a")
+    assert server.get("ConfigMap", "ns", "b")["data"] == {"x": "1"}
+    assert server.get("ConfigMap", "ns", "c") is not None
+    assert len(server.all("Event")) == 1
+
+
+async def test_all_drains_have_one_time_limit_together(rig, monkeypatch):
+    monkeypatch.setattr("usher_operator.apply.DRAINS_S", 0.05)
+    rig.hanging = asyncio.Event()
+    outcome = await rig.do(*(SetDrain(f"pod-{number}", "http://127.0.0.1:7280", drain=True) for number in range(200)))
+    assert len(outcome.silent) == 200
+
+
+async def test_an_apply_that_keeps_a_field_takes_what_is_there_and_not_what_was_seen(server, rig):
+    kept = (("spec", "replicas"), ("metadata", "annotations", "round"))
+    manifest = deployment(replicas=2, image="old:1")
+    await rig.do(Apply(manifest, kept))
+    assert server.get("Deployment", "ns", "d")["spec"]["replicas"] == 2
+
+    def another_operator_resizes(body: Any) -> None:
+        body["spec"]["replicas"] = 5
+        body["metadata"]["annotations"]["round"] = "1"
+
+    server.change("Deployment", "ns", "d", another_operator_resizes)
+    await rig.do(Apply(deployment(replicas=2, image="new:1"), kept))
+    found = server.get("Deployment", "ns", "d")
+    assert (found["spec"]["replicas"], found["metadata"]["annotations"]["round"]) == (5, "1")
+    assert found["spec"]["image"] == "new:1"
+
+
+async def test_an_apply_that_keeps_a_field_is_a_compare_and_swap_that_is_tried_again(server, rig):
+    kept = (("spec", "replicas"),)
+    await rig.do(Apply(deployment(replicas=2, image="old:1"), kept))
+    read = rig.api.get
+
+    async def read_and_then_it_changes(where: Reference) -> Any:
+        found = await read(where)
+        if resized:
+            server.change("Deployment", "ns", "d", lambda body: body["spec"].update(replicas=resized.pop()))
+        return found
+
+    resized = [7]
+    rig.api.get = read_and_then_it_changes
+    await rig.do(Apply(deployment(replicas=2, image="new:1"), kept))
+    spec = server.get("Deployment", "ns", "d")["spec"]
+    assert (spec["replicas"], spec["image"]) == (7, "new:1")
 
 
 async def test_an_object_that_is_gone_needs_no_patch_and_no_deletion(rig):
-    assert await rig.do(JsonPatch(target("gone"), ()), Delete(target("gone"), "u")) == ()
+    assert await rig.do(JsonPatch(target("gone"), ()), Delete(target("gone"), "u")) == Outcome()
 
 
 async def test_the_same_event_is_posted_once_in_a_while(server, rig):
@@ -138,7 +208,7 @@ async def test_the_same_event_is_posted_once_in_a_while(server, rig):
 
 async def test_an_event_that_cannot_be_posted_stops_nothing(server, rig):
     server.fail(403, resource="events")
-    assert await rig.do(Tell("Normal", "Scaled", "to 2"), Create(config_map("b"))) == ()
+    assert await rig.do(Tell("Normal", "Scaled", "to 2"), Create(config_map("b"))) == Outcome()
     assert server.get("ConfigMap", "ns", "b") is not None
 
 

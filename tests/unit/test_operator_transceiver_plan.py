@@ -22,14 +22,15 @@ from tests.transceiver_pools import (
     value_set,
 )
 from usher_operator.actions import Action, Apply, Delete, JsonPatch, Plan, SetDrain, Tell
-from usher_operator.names import DELETION_COST_ANNOTATION, LAST_POD_ID_ANNOTATION, REVISION_LABEL
+from usher_operator.names import DELETION_COST_ANNOTATION, LAST_POD_ID_ANNOTATION, REVISION_LABEL, ROUND_ANNOTATION
 from usher_operator.plan.marks import HOLD_S, MARKED_AT_ANNOTATION
-from usher_operator.plan.scale_down import DRAINING_SINCE_ANNOTATION
+from usher_operator.plan.scale_down import BATCH, DRAINING_SINCE_ANNOTATION
 from usher_operator.plan.transceiver_pool import plan_transceiver_pool
 from usher_operator.plan.transceiver_status import rounded_up
 
 NOTED = {LAST_POD_ID_ANNOTATION: "5"}
 STATE = "/metadata/labels/usher.fleet~1state"
+ROUND = "/metadata/annotations/usher.fleet~1drain-round"
 COST = "/metadata/annotations/controller.kubernetes.io~1pod-deletion-cost"
 
 
@@ -38,7 +39,11 @@ def pool_of(replicas: int, **spec: Any) -> Any:
 
 
 def draining(name: str, **changes: Any) -> Any:
-    annotations = {DELETION_COST_ANNOTATION: "-1000000", DRAINING_SINCE_ANNOTATION: str(int(NOW) - 5)}
+    annotations = {
+        DELETION_COST_ANNOTATION: "-1000000",
+        DRAINING_SINCE_ANNOTATION: str(int(NOW) - 5),
+        ROUND_ANNOTATION: "0",
+    }
     return make_pod(name, labels={"usher.fleet/state": "draining"}, annotations=annotations, **changes)
 
 
@@ -137,18 +142,67 @@ def test_a_container_that_restarted_is_told_again_to_drain() -> None:
 def test_a_pod_that_does_not_answer_for_long_no_longer_blocks_the_scale_down() -> None:
     pods = (make_pod("a"), draining("b"))
     loads = {"uid-of-a": make_load()}
-    waiting = kinds(make_plan(pool_of(1), *pods, loads=loads).actions)
-    assert waiting == ["SetDrain", "JsonPatch"]
+    (waiting,) = patches(make_plan(pool_of(1), *pods, loads=loads), "Deployment")
+    assert waiting.waits_for == ("b",)
     late = make_plan(pool_of(1), *pods, loads=loads, now=NOW + 60)
-    assert kinds(late.actions) == ["JsonPatch", "SetDrain"]
+    (shrink,) = patches(late, "Deployment")
+    assert shrink.waits_for == ()
+    assert drained(late) == {"b": True}
     assert "b did not answer" in condition(late, "Progressing")["message"]
+
+
+def test_pods_that_answer_are_told_to_drain_before_silent_ones() -> None:
+    pods = [make_pod(name) for name in "abcd"]
+    loads = {f"uid-of-{name}": make_load() for name in "bd"}
+    assert list(drained(make_plan(pool_of(0), *pods, loads=loads))) == ["b", "d", "a", "c"]
+
+
+def test_one_look_chooses_a_bounded_number_of_pods_and_the_deployment_shrinks_when_all_are_chosen() -> None:
+    pods = [make_pod(f"p{number}") for number in range(BATCH + 2)]
+    first = make_plan(pool_of(0), *pods)
+    assert len(labelled(first)) == BATCH
+    assert size(first) is None
+    assert first.look_again is not None
+    told = labelled(first)
+    left = [draining(pod.name) if pod.name in told else pod for pod in pods]
+    second = make_plan(pool_of(0), *left)
+    assert len(labelled(second)) == 2
+    assert size(second) == 0
+
+
+def test_sizes_and_calling_back_are_compare_and_swaps_on_the_round_of_the_deployment() -> None:
+    back = make_plan(pool_of(2), make_pod("a"), draining("b"))
+    (claim,) = patches(back, "Deployment")
+    assert claim.operations == (
+        {"op": "test", "path": "/metadata/uid", "value": "deployment-uid"},
+        {"op": "test", "path": "/spec/replicas", "value": 2},
+        {"op": "test", "path": ROUND, "value": "0"},
+        {"op": "replace", "path": ROUND, "value": "1"},
+    )
+    assert back.actions[0] == claim
+    both = make_plan(pool_of(2), make_pod("a"), draining("b"), draining("c"), make_pod("d", ready=False))
+    assert [value_set(patch, ROUND) for patch in patches(both, "Deployment")] == ["1", None]
+    shrink = patches(both, "Deployment")[1]
+    assert {"op": "test", "path": ROUND, "value": "1"} in shrink.operations
+    more = make_plan(pool_of(3), make_pod("a"))
+    assert [value_set(patch, "/spec/replicas") for patch in patches(more, "Deployment")] == [3]
+
+
+def test_a_round_that_somebody_removed_is_put_back() -> None:
+    deployment = make_deployment(pool_of(1), 1)
+    del deployment["metadata"]["annotations"]
+    plan = make_plan(pool_of(1), make_pod(), deployment=deployment)
+    assert set(applied(plan)) == {"Deployment"}
+    (smaller,) = patches(make_plan(pool_of(0), make_pod(), deployment=deployment), "Deployment")
+    assert value_set(smaller, "/spec/replicas") == 0
 
 
 def test_draining_pods_take_calls_again_when_more_are_wanted() -> None:
     plan = make_plan(pool_of(2), make_pod("a"), draining("b"))
     assert drained(plan) == {"b": False}
     assert labelled(plan) == {"b": "active"}
-    assert kinds(plan.actions) == ["SetDrain", "JsonPatch"]
+    # Crashed after the label, the next look still sees a pod that drains; crashed after the drain, one that may go.
+    assert kinds(plan.actions) == ["JsonPatch", "JsonPatch", "SetDrain"]
     assert {"op": "remove", "path": COST} in patches(plan, "Pod")[0].operations
 
 
@@ -205,13 +259,14 @@ def test_a_stuck_rollout_calls_draining_pods_back_once_the_deployment_has_seen_i
     assert drained(make_plan(pool, *pods, deployment=make_deployment(pool, 2))) == {"b": False}
 
 
-def test_a_new_template_and_fewer_replicas_come_one_after_the_other() -> None:
-    pool = pool_of(1, image="new:1")
+@pytest.mark.parametrize("wanted", [1, 3])
+def test_a_template_that_is_refused_does_not_keep_the_size_from_changing(wanted: int) -> None:
+    pool = pool_of(wanted, image="refused:1")
     old = [make_pod(name, labels={REVISION_LABEL: "old"}) for name in "ab"]
     plan = make_plan(pool, *old, deployment=make_deployment(pool_of(2), 2))
-    assert size(plan) == 2
-    assert list(drained(plan).values()) == [True]
-    assert not patches(plan, "Deployment")
+    (apply,) = [action for action in plan.actions if isinstance(action, Apply)]
+    assert apply.keeps == (("spec", "replicas"), ("metadata", "annotations", "usher.fleet/drain-round"))
+    assert [value_set(patch, "/spec/replicas") for patch in patches(plan, "Deployment")] == [wanted]
 
 
 def test_pods_whose_deployment_can_not_be_seen_are_kept() -> None:

@@ -8,18 +8,28 @@ from datetime import datetime
 from typing import Any
 
 from usher_core.ids import MAX_POD
-from usher_operator.actions import Action, Apply, Delete, JsonPatch, Plan, Reference, SetDrain
+from usher_operator.actions import Action, Apply, Delete, Plan, Reference
 from usher_operator.api.common import seconds
 from usher_operator.api.transceiver_pool import TransceiverPool
 from usher_operator.conditions import Verdict
 from usher_operator.identity.cluster_ids import Claim, claim_cluster_id
 from usher_operator.identity.lease import read_leases, read_number
 from usher_operator.identity.pod_ids import Grants, grant, identity_actions, is_waiting, last_given
-from usher_operator.names import CLUSTER_ID_LABEL, POD_ID_LABEL, REVISION_LABEL, TRANSCEIVER
+from usher_operator.names import CLUSTER_ID_LABEL, POD_ID_LABEL, REVISION_LABEL, ROUND_ANNOTATION, TRANSCEIVER
 from usher_operator.plan.defaults import Defaults
 from usher_operator.plan.events import tell_changes
 from usher_operator.plan.marks import mark_actions
-from usher_operator.plan.scale_down import ANSWER_LIMIT_S, Drains, Split, drain_actions, is_draining, split
+from usher_operator.plan.scale_down import (
+    ANSWER_LIMIT_S,
+    Drains,
+    Split,
+    call_back,
+    drain_actions,
+    has_round,
+    is_draining,
+    resize,
+    split,
+)
 from usher_operator.plan.transceiver_status import Counts, Facts, count, keys_verdict, pod_verdicts, status
 from usher_operator.render.pod import child_name
 from usher_operator.render.revision import is_current
@@ -30,6 +40,8 @@ _SOON_S = 1.0
 """Until the next look while something waits for an answer that no watch brings."""
 _ENDING_S = 5.0
 """Until the next look while pods end."""
+_KEPT = (("spec", "replicas"), ("metadata", "annotations", ROUND_ANNOTATION))
+"""Of the Deployment: changed by compare-and-swap alone."""
 
 
 def plan_transceiver_pool(pool: TransceiverPool, seen: TransceiverPoolSeen, now: float, defaults: Defaults) -> Plan:
@@ -45,13 +57,13 @@ def plan_transceiver_pool(pool: TransceiverPool, seen: TransceiverPoolSeen, now:
     chosen = _choose(pool, seen, workload)
     grants = _grants(pool, seen, claim, keys, chosen, now)
     allocated = _allocated(claim, grants)
-    drains = drain_actions(chosen, seen.loads, pool.spec.media.http_port, now)
+    drains = drain_actions(chosen, seen.loads, pool.spec.media.http_port, workload.deployment, now)
 
     actions: list[Action] = []
     if not _is_deleting(pool):
         actions += identity_actions(pool, claim, grants, defaults.identity_namespace, now)
     if _is_deleting(pool) or not pool.spec.paused:
-        actions += _workload_actions(pool, seen, workload, chosen, drains)
+        actions += _workload_actions(pool, seen, workload, drains)
         actions += mark_actions([*chosen.leaving, *chosen.staying], seen.loads, now)
 
     counts = count(seen.pods)
@@ -64,7 +76,7 @@ def plan_transceiver_pool(pool: TransceiverPool, seen: TransceiverPoolSeen, now:
         image=image_of(pool, defaults),
         deployment=workload.deployment,
         leaving=len(chosen.leaving),
-        silent=tuple(action.pod for action in drains.unanswered if isinstance(action, SetDrain)),
+        silent=drains.unanswered,
         is_rolling=workload.is_rolling,
         blocker=next(blockers, None),
     )
@@ -102,7 +114,7 @@ class _Workload:
     is_rolling: bool
 
     @property
-    def may_shrink(self) -> bool:
+    def may_resize(self) -> bool:
         """Whether there is a Deployment whose size is ours to set: a pool that is wrong keeps what it has."""
         return self.deployment is not None and (self.manifest is not None or not self.wanted)
 
@@ -136,7 +148,7 @@ def _look_at_workload(
 
 def _choose(pool: TransceiverPool, seen: TransceiverPoolSeen, workload: _Workload) -> Split:
     """Choose the pods that shall go. Where the Deployment can't shrink, none goes but with the pool."""
-    surplus = _surplus(workload) if workload.may_shrink or _is_deleting(pool) else 0
+    surplus = _surplus(workload) if workload.may_resize or _is_deleting(pool) else 0
     return split(
         workload.live,
         seen.loads,
@@ -184,43 +196,37 @@ def _allocated(claim: Claim, grants: Grants) -> Verdict:
 
 
 def _workload_actions(
-    pool: TransceiverPool, seen: TransceiverPoolSeen, workload: _Workload, chosen: Split, drains: Drains
+    pool: TransceiverPool, seen: TransceiverPoolSeen, workload: _Workload, drains: Drains
 ) -> list[Action]:
     actions: list[Action] = []
-    is_applied = False
     if workload.manifest is not None:
         children = transceiver_children(pool)
         actions += [Apply(child) for child in children if not is_current(child, seen.children.get(_key(child)))]
-        replicas = _replicas_now(workload, chosen)
-        is_applied = not is_current(workload.manifest, workload.deployment) or workload.replicas < replicas
-        if is_applied:
-            actions.append(Apply(_with_replicas(workload.manifest, replicas)))
+        if not (is_current(workload.manifest, workload.deployment) and has_round(workload.deployment)):
+            # Where the Deployment was lost, the new one takes over the pods that are there.
+            replicas = max(workload.wanted, len(workload.live))
+            actions.append(Apply(_with_replicas(workload.manifest, replicas), _KEPT))
         elif not workload.is_rolling:
             actions += _leftovers(pool, seen, children)
+    return [*actions, *_size_actions(workload, drains)]
+
+
+def _size_actions(workload: _Workload, drains: Drains) -> list[Action]:
+    """Return what brings about the wanted number of pods: more at once, fewer once those that go have answered."""
+    deployment, replicas = workload.deployment, workload.replicas
+    if deployment is None:
+        return [*drains.back, *drains.away]
+    actions: list[Action] = []
+    wanted = workload.wanted if workload.may_resize else replicas
+    larger = max(replicas, wanted)
+    if drains.calls_back:
+        actions.append(call_back(deployment, replicas, larger))
+    elif larger > replicas:
+        actions.append(resize(deployment, replicas, larger, drains.round))
     actions += [*drains.back, *drains.away]
-    if workload.may_shrink and workload.replicas > workload.wanted and not is_applied:
-        actions.append(_shrink(pool, workload))
-    return [*actions, *drains.unanswered]
-
-
-def _replicas_now(workload: _Workload, chosen: Split) -> int:
-    """Return the replicas before those that leave have answered."""
-    if workload.deployment is None:
-        return max(workload.wanted, len(workload.live))
-    return max(workload.wanted, workload.replicas) if chosen.leaving else workload.wanted
-
-
-def _shrink(pool: TransceiverPool, workload: _Workload) -> JsonPatch:
-    """Return the patch that makes the Deployment smaller, if nobody has changed its size meanwhile."""
-    name = child_name(TRANSCEIVER, pool.metadata.name)
-    return JsonPatch(
-        Reference("apps/v1", "Deployment", pool.metadata.namespace, name),
-        (
-            {"op": "test", "path": "/metadata/uid", "value": (workload.deployment or {})["metadata"]["uid"]},
-            {"op": "test", "path": "/spec/replicas", "value": workload.replicas},
-            {"op": "replace", "path": "/spec/replicas", "value": workload.wanted},
-        ),
-    )
+    if larger > wanted and drains.is_last:
+        actions.append(resize(deployment, larger, wanted, drains.round, drains.awaited))
+    return actions
 
 
 def _with_replicas(manifest: dict[str, Any], replicas: int) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from usher_operator.plan.scale_down import is_draining
 from usher_operator.seen import Json, PodSeen, TransceiverPoolSeen
 
 MAX_TERMINATING = 32
+MAX_NAMED = 5
+"""Pods that a message names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ def _progressing(facts: Facts, trouble: tuple[str, str] | None) -> Verdict:
     if facts.leaving:
         text = f"{facts.leaving} transceivers drain until {facts.wanted} are left."
         if facts.silent:
-            text += f" {', '.join(facts.silent)} did not answer: does a NetworkPolicy block the operator?"
+            text += f" {_some(facts.silent)} did not answer: does a NetworkPolicy block the operator?"
         return Verdict(kind, "True", "ScalingDown", text)
     if is_stuck(facts.deployment):
         text = trouble[1] if trouble else "The Deployment makes no progress."
@@ -197,6 +199,11 @@ def _terminating(pods: Sequence[PodSeen], loads: Mapping[str, Load]) -> list[Ter
         load = loads.get(pod.uid)
         listed.append(TerminatingPod(name=pod.name, sessions=None if load is None else rounded_up(load.sessions)))
     return listed
+
+
+def _some(pods: Sequence[str]) -> str:
+    more = f" and {len(pods) - MAX_NAMED} more" if len(pods) > MAX_NAMED else ""
+    return ", ".join(pods[:MAX_NAMED]) + more
 
 
 def _sentence(text: str) -> str:

@@ -17,6 +17,7 @@ from usher_operator.names import (
     POD_ID_LABEL,
     REGION_LABEL,
     REVISION_LABEL,
+    ROUND_ANNOTATION,
     STATE_LABEL,
     TOKEN_FILE,
     TOKEN_SECRET,
@@ -78,7 +79,7 @@ def transceiver_deployment(pool: TransceiverPool, cluster: int, defaults: Defaul
         {
             "apiVersion": "apps/v1",
             "kind": "Deployment",
-            "metadata": pod.child_metadata(pool, TRANSCEIVER),
+            "metadata": {**pod.child_metadata(pool, TRANSCEIVER), "annotations": {ROUND_ANNOTATION: "0"}},
             "spec": {
                 "selector": {"matchLabels": pool_labels(TRANSCEIVER, pool.metadata.name)},
                 "revisionHistoryLimit": HISTORY,
