@@ -27,6 +27,12 @@ imagePullSecrets:
 {{- $block := last . -}}
 {{- if not (and $block.autoscaling $block.autoscaling.enabled) }}
 replicas: {{ $block.replicaCount }}
+{{- else }}
+{{- /* Left out, Helm would take it away, which means 1, until the autoscaler looks again. */}}
+{{- $name := include "usher.component" (list (first .) (index . 1)) }}
+{{- with lookup "apps/v1" "Deployment" (first .).Release.Namespace $name }}
+replicas: {{ .spec.replicas }}
+{{- end }}
 {{- end }}
 revisionHistoryLimit: 3
 selector:
