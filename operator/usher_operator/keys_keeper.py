@@ -76,7 +76,8 @@ class KeysKeeper:
             if latest is not None and not now and self._clock() < latest[1]:
                 return latest[0]
             plan = await self._look(namespace, subject)
-            wait = KEYS_EVERY_S if plan.look_again is None else max(plan.look_again, 1.0)
+            # However far the next step by time is: a wish for a rotation is an annotation, which nobody watches.
+            wait = KEYS_EVERY_S if plan.look_again is None else min(max(plan.look_again, 1.0), KEYS_EVERY_S)
             self._latest[namespace] = (plan, self._clock() + wait)
             return plan
 
