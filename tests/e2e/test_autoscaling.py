@@ -36,7 +36,7 @@ def hpa(target: int) -> Json:
 def autoscaled(fleet: Fleet) -> Iterator[Fleet]:
     """HPAs for both, whose first reading of the idle pods has come."""
     given = values(fleet.namespace.name, fleet.images)
-    given["signaling"]["autoscaling"] = hpa(60)
+    given["signaling"]["autoscaling"] = hpa(35)
     given["transceiver"]["autoscaling"] = hpa(20)  # 30m: a few calls
     before = {pod["metadata"]["uid"] for pod in fleet.pods(SIGNALING_PODS)}
     fleet.helm("upgrade", RELEASE, CHART, given=given)
