@@ -23,11 +23,11 @@ POOL_OF_COMPONENT = {names.RELAY: "RelayPool", names.TRANSCEIVER: "TransceiverPo
 CHILDREN = (("apps", "v1", "deployments"), ("apps", "v1", "daemonsets"), ("", "v1", "services"))
 """What we make and somebody else changes: rollouts, load balancers, people."""
 
-_POOL, _CLUSTER = "pool", "cluster"
+_POOL, _CLUSTER, _NAMESPACE = "pool", "cluster", "namespace"
 
 
 class WatchedPods:
-    """The pods in kopf's index, by pool and by cluster id."""
+    """The pods in kopf's index, by pool, cluster id and namespace."""
 
     def __init__(self) -> None:
         self._index: Mapping[Any, Collection[PodSeen]] = {}
@@ -44,6 +44,10 @@ class WatchedPods:
         """Return all pods that carry a cluster id, by name."""
         return self._get((_CLUSTER, cluster))
 
+    def of_namespace(self, namespace: str) -> tuple[PodSeen, ...]:
+        """Return all pods of a namespace, by name."""
+        return self._get((_NAMESPACE, namespace))
+
     def _get(self, key: tuple[str, ...]) -> tuple[PodSeen, ...]:
         return tuple(sorted(self._index.get(key, ()), key=lambda pod: pod.name))
 
@@ -51,7 +55,7 @@ class WatchedPods:
 def index_keys(pod: PodSeen) -> list[tuple[str, ...]]:
     """Return under what a pod is found."""
     labels = pod.labels
-    keys: list[tuple[str, ...]] = []
+    keys: list[tuple[str, ...]] = [(_NAMESPACE, pod.namespace)]
     if component := labels.get(names.COMPONENT_LABEL):
         keys.append((_POOL, pod.namespace, component, labels.get(names.POOL_LABEL, "")))
     if cluster := labels.get(names.CLUSTER_ID_LABEL):

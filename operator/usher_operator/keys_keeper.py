@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -18,11 +18,15 @@ from usher_operator.apply import Applier, Subject
 from usher_operator.keys.holders import Holder
 from usher_operator.kube import KubeApi
 from usher_operator.loads import PodAnswerError, PodClient, base_url, can_answer
-from usher_operator.observe import Observer, Pool, is_deleting, pod_seen, token_secret
+from usher_operator.observe import Observer, Pods, Pool, is_deleting, pod_seen, token_secret
 from usher_operator.plan.keys import FRESH_BYTES, KeysPlan, KeysSeen
 from usher_operator.seen import PodSeen
 
 KEYS_EVERY_S = 30.0
+POD_S = 0.02
+"""A look asks every pod, so the looks of a large namespace are so many seconds for each pod apart."""
+HELD_S = 30.0
+"""For the answers of all pods."""
 STEPS = 8
 """Looks in a row; each takes one step."""
 RELAY_ADMIN_PORT = 9478
@@ -36,6 +40,7 @@ class KeysKeeper:
     Args:
         api: the API server.
         client: asks programs which keys they hold.
+        pods: those that we watch. What is written rests on a list of those that there are, since a watch may lag.
         observer: reads tokens.
         applier: carries the plan out.
         plan: the pure plan, of what is seen, Unix seconds and FRESH_BYTES random bytes.
@@ -47,6 +52,7 @@ class KeysKeeper:
         self,
         api: KubeApi,
         client: PodClient,
+        pods: Pods,
         observer: Observer,
         applier: Applier,
         plan: Callable[[KeysSeen, float, bytes], KeysPlan],
@@ -55,6 +61,7 @@ class KeysKeeper:
     ) -> None:
         self._api = api
         self._client = client
+        self._pods = pods
         self._observer = observer
         self._applier = applier
         self._plan = plan
@@ -75,15 +82,18 @@ class KeysKeeper:
             latest = self._latest.get(namespace)
             if latest is not None and not now and self._clock() < latest[1]:
                 return latest[0]
-            plan = await self._look(namespace, subject)
+            plan = await self._look(namespace, subject, is_live=now)
             # However far the next step by time is: a wish for a rotation is an annotation, which nobody watches.
             wait = KEYS_EVERY_S if plan.look_again is None else min(max(plan.look_again, 1.0), KEYS_EVERY_S)
+            wait = max(wait, POD_S * len(self._pods.of_namespace(namespace)))
             self._latest[namespace] = (plan, self._clock() + wait)
             return plan
 
-    async def _look(self, namespace: str, subject: Subject) -> KeysPlan:
+    async def _look(self, namespace: str, subject: Subject, *, is_live: bool) -> KeysPlan:
         for _ in range(STEPS):
-            plan = self._plan(await self._observe(namespace), self._wall(), secrets.token_bytes(FRESH_BYTES))
+            plan = await self._plan_for(namespace, is_live=is_live)
+            if plan.actions and not is_live:
+                plan = await self._plan_for(namespace, is_live=True)
             outcome = await self._applier.carry_out(plan.actions, subject, "")
             if outcome.faults:
                 return KeysPlan((), plan.key_ids, fault=outcome.faults[0].message)
@@ -91,7 +101,19 @@ class KeysKeeper:
                 break
         return plan
 
-    async def _observe(self, namespace: str) -> KeysSeen:
+    async def _plan_for(self, namespace: str, *, is_live: bool) -> KeysPlan:
+        seen = await self._observe(namespace, self._listed if is_live else self._watched)
+        return self._plan(seen, self._wall(), secrets.token_bytes(FRESH_BYTES))
+
+    async def _watched(self, namespace: str) -> list[PodSeen]:
+        return list(self._pods.of_namespace(namespace))
+
+    async def _listed(self, namespace: str) -> list[PodSeen]:
+        selector = f"{names.MANAGED_BY_LABEL}={names.MANAGED_BY}"
+        pages = self._api.pages("v1", "Pod", namespace, selector)
+        return [pod_seen(body) async for page in pages for body in page]
+
+    async def _observe(self, namespace: str, pods_of: Callable[[str], Awaitable[list[PodSeen]]]) -> KeysSeen:
         # The order matters, see KeysSeen: Secrets, then pods, then what they hold.
         kept = (
             names.KEY_SET_SECRET,
@@ -103,8 +125,7 @@ class KeysKeeper:
         found = {name: await self._api.get(Reference("v1", "Secret", namespace, name)) for name in kept}
         relay_pools = await self._pools(RelayPool, namespace)
         transceiver_pools = await self._pools(TransceiverPool, namespace)
-        selector = f"{names.MANAGED_BY_LABEL}={names.MANAGED_BY}"
-        pods = [pod_seen(body) for body in await self._api.select("v1", "Pod", namespace, selector)]
+        pods = await pods_of(namespace)
         relays = [pod for pod in _of(pods, names.RELAY) if _uses_ours(pod, relay_pools)]
         transceivers = [pod for pod in _of(pods, names.TRANSCEIVER) if _uses_ours(pod, transceiver_pools)]
         clusters = {int(text) for pod in pods if (text := pod.labels.get(names.CLUSTER_ID_LABEL, "")).isdigit()}
@@ -136,15 +157,21 @@ class KeysKeeper:
         return found
 
     async def _held(self, pods: list[PodSeen], ask: Callable[[PodSeen], Any]) -> tuple[Holder, ...]:
-        async def holder(pod: PodSeen) -> Holder:
-            if not can_answer(pod):
-                return Holder(pod, None)
-            try:
-                return Holder(pod, await ask(pod))
-            except PodAnswerError:
-                return Holder(pod, None)
-
-        return tuple(await asyncio.gather(*map(holder, pods)))
+        """Ask all pods at once, HELD_S for all; None for one that gives no answer."""
+        tasks = {pod.uid: asyncio.create_task(ask(pod)) for pod in pods if can_answer(pod)}
+        if not tasks:
+            return tuple(Holder(pod, None) for pod in pods)
+        try:
+            await asyncio.wait(tasks.values(), timeout=HELD_S)
+        finally:
+            for task in tasks.values():
+                task.cancel()
+            answers = dict(zip(tasks, await asyncio.gather(*tasks.values(), return_exceptions=True), strict=True))
+        for answer in answers.values():
+            if isinstance(answer, Exception) and not isinstance(answer, PodAnswerError):
+                raise answer
+        held = {uid: answer for uid, answer in answers.items() if not isinstance(answer, BaseException)}
+        return tuple(Holder(pod, held.get(pod.uid)) for pod in pods)
 
     async def _relay_keys(self, pod: PodSeen) -> Any:
         return await self._client.relay_keys(base_url(pod, RELAY_ADMIN_PORT))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Protocol
 from urllib.parse import quote
 
@@ -22,6 +22,8 @@ Json = dict[str, Any]
 
 REQUEST_S = 30.0
 MAX_CONNECTIONS = 32
+PAGE = 500
+"""Objects that one answer lists at most."""
 
 _PLURALS = {
     ("v1", "ConfigMap"): "configmaps",
@@ -96,6 +98,10 @@ class KubeApi(Protocol):
 
     async def select(self, api_version: str, kind: str, namespace: str, labels: str = "") -> list[Json]:
         """Return the objects of a namespace ("" for all) that a label selector matches."""
+        ...
+
+    def pages(self, api_version: str, kind: str, namespace: str, labels: str = "") -> AsyncIterator[list[Json]]:
+        """The same, PAGE of them at a time, for those that may be many."""
         ...
 
     async def apply(self, manifest: Manifest) -> Json:
@@ -186,10 +192,20 @@ class HttpKubeApi:
 
     async def select(self, api_version: str, kind: str, namespace: str, labels: str = "") -> list[Json]:
         """See KubeApi."""
-        query = {"labelSelector": labels} if labels else {}
-        page = await self._request("list", "GET", path(Reference(api_version, kind, namespace, "")), query)
-        # Items of a list lack what the list says once.
-        return [{"apiVersion": api_version, "kind": kind, **item} for item in page["items"]]
+        return [item async for page in self.pages(api_version, kind, namespace, labels) for item in page]
+
+    async def pages(self, api_version: str, kind: str, namespace: str, labels: str = "") -> AsyncIterator[list[Json]]:
+        """See KubeApi."""
+        query = {"limit": str(PAGE), **({"labelSelector": labels} if labels else {})}
+        where = path(Reference(api_version, kind, namespace, ""))
+        more = ""
+        while True:
+            page = await self._request("list", "GET", where, query | ({"continue": more} if more else {}))
+            # Items of a list lack what the list says once.
+            yield [{"apiVersion": api_version, "kind": kind, **item} for item in page["items"]]
+            more = page["metadata"].get("continue", "")
+            if not more:
+                return
 
     async def is_served(self, api_version: str, plurals: set[str]) -> bool:
         """Return whether the API server has these resources."""

@@ -118,7 +118,7 @@ class Worker:
         defaults = settings.defaults
         observer = Observer(self._api, self._pods, loads, Resolver(monotonic), defaults.identity_namespace)
         applier = Applier(self._api, self._client, time.time)
-        keys = KeysKeeper(self._api, self._client, observer, applier, self._plan_keys, monotonic, time.time)
+        keys = KeysKeeper(self._api, self._client, self._pods, observer, applier, self._plan_keys, monotonic, time.time)
         self.reconciler = Reconciler(
             self._api, observer, applier, keys, PurePlans(defaults), metrics, monotonic, time.time
         )

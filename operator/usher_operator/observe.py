@@ -52,6 +52,10 @@ class Pods(Protocol):
         """Return all pods that carry a cluster id."""
         ...
 
+    def of_namespace(self, namespace: str) -> tuple[PodSeen, ...]:
+        """Return all pods of a namespace."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class KeysView:

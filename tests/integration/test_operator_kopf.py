@@ -31,12 +31,12 @@ class Transceivers:
     sessions: dict[str, int] = field(default_factory=dict)
     draining: set[str] = field(default_factory=set)
     asked: list[str] = field(default_factory=list)
-    are_silent: bool = False
+    silent: set[str] = field(default_factory=set)
 
     def answer(self, request: httpx.Request) -> httpx.Response:
         host, path = request.url.host, request.url.path
         self.asked.append(f"{request.method} {path}")
-        if self.are_silent:
+        if host in self.silent:
             raise httpx.ConnectError("no answer")
         if path.endswith("/keys"):
             return httpx.Response(200, json={"keys": []})
@@ -86,11 +86,23 @@ class Rig:
             }
         )
 
+    def relay_pool(self, name: str = "r", **spec: Any) -> None:
+        self.api.create(
+            {
+                "apiVersion": "usher.fleet/v1alpha1",
+                "kind": "RelayPool",
+                "metadata": {"name": name, "namespace": NAMESPACE},
+                "spec": {"replicas": 2, **spec},
+            }
+        )
+
     def scale(self, replicas: int) -> None:
         self.api.change("TransceiverPool", NAMESPACE, "p", lambda body: body["spec"].update(replicas=replicas))
 
-    def condition(self, type_: str, name: str = "p") -> tuple[str, str]:
-        pool = self.api.get("TransceiverPool", NAMESPACE, name) or {}
+    def condition(
+        self, type_: str, name: str = "p", kind: str = "TransceiverPool", namespace: str = NAMESPACE
+    ) -> tuple[str, str]:
+        pool = self.api.get(kind, namespace, name) or {}
         for condition in pool.get("status", {}).get("conditions", ()):
             if condition["type"] == type_:
                 return condition["status"], condition["reason"]
@@ -175,6 +187,72 @@ async def test_a_deleted_pool_goes_once_its_calls_have_ended(rig):
             assert rig.api.all(kind, NAMESPACE) == []
 
 
+async def test_a_silent_transceiver_keeps_no_other_one_of_a_deleted_pool_from_draining(rig):
+    async with rig.operator():
+        rig.pool()
+        await rig.ready()
+        ips = {pod["status"]["podIP"] for pod in rig.api.all("Pod")}
+        rig.transceivers.sessions = dict.fromkeys(ips, 1)
+        rig.transceivers.silent = {min(ips)}
+        rig.api.remove("TransceiverPool", NAMESPACE, "p")
+        await rig.api.until(lambda: rig.transceivers.draining == ips - {min(ips)}, "the others are told to drain")
+        assert not any("deletionTimestamp" in pod["metadata"] for pod in rig.api.all("Pod"))
+        assert rig.api.get("Deployment", NAMESPACE, "p-transceiver")["spec"]["replicas"] == 3
+        rig.transceivers.silent.clear()
+        await rig.api.until(lambda: not rig.api.all("TransceiverPool"), "the pool is gone")
+
+
+async def test_two_pools_of_a_namespace_have_ids_and_drains_of_their_own(rig):
+    async with rig.operator():
+        rig.pool("p", replicas=2)
+        rig.pool("q", replicas=2)
+        await rig.ready("p")
+        await rig.ready("q")
+        clusters = {rig.api.get("TransceiverPool", NAMESPACE, name)["status"]["clusterID"] for name in "pq"}
+        assert len(clusters) == 2
+        rig.api.remove("TransceiverPool", NAMESPACE, "q")
+        await rig.api.until(lambda: len(rig.api.all("TransceiverPool")) == 1, "one is gone")
+        await rig.api.until(lambda: len(rig.api.all("Pod")) == 2, "and its pods")
+        await rig.ready("p")
+        assert {pod["metadata"]["labels"]["usher.fleet/pool"] for pod in rig.api.all("Pod")} == {"p"}
+        assert rig.api.get("Secret", NAMESPACE, "usher-keys") is not None
+
+
+async def test_one_operator_of_the_whole_cluster_looks_after_all_namespaces(rig):
+    rig.settings = rig.settings.model_copy(update={"namespaces": ()})
+    async with rig.operator():
+        rig.pool(replicas=1)
+        pool = {"apiVersion": "usher.fleet/v1alpha1", "kind": "TransceiverPool", "spec": {"replicas": 1}}
+        rig.api.create({**pool, "metadata": {"name": "p", "namespace": "other"}})
+        for namespace in (NAMESPACE, "other"):
+            await rig.api.until(
+                lambda namespace=namespace: rig.condition("Ready", namespace=namespace)[0] == "True", namespace
+            )
+        clusters = {rig.api.get("TransceiverPool", place, "p")["status"]["clusterID"] for place in (NAMESPACE, "other")}
+        assert len(clusters) == 2
+
+
+async def test_a_relay_pool_becomes_relays_with_an_address_and_goes_again(rig):
+    async with rig.operator():
+        rig.relay_pool()
+        names = ("Role", "RoleBinding", "ServiceAccount", "Deployment", "Service", "PodDisruptionBudget")
+        for kind in names:
+            await rig.api.until(lambda kind=kind: rig.api.get(kind, NAMESPACE, "r-relay"), f"there is a {kind}")
+        await rig.api.until(lambda: rig.condition("Available", "r", "RelayPool")[0] == "True", "relays are ready")
+        assert rig.condition("Exposed", "r", "RelayPool") == ("False", "AddressPending")
+        assert rig.condition("Ready", "r", "RelayPool")[0] == "False"
+        status = {"loadBalancer": {"ingress": [{"ip": "203.0.113.7"}]}}
+        rig.api.change("Service", NAMESPACE, "r-relay", lambda body: body.update(status=status))
+        await rig.api.until(lambda: rig.condition("Ready", "r", "RelayPool")[0] == "True", "it is Ready")
+        assert rig.condition("Exposed", "r", "RelayPool")[0] == "True"
+        pool = rig.api.get("RelayPool", NAMESPACE, "r")
+        assert {address["ip"] for address in pool["status"]["addresses"]} == {"203.0.113.7"}
+        rig.api.remove("RelayPool", NAMESPACE, "r")
+        await rig.api.until(lambda: not rig.api.all("RelayPool"), "the pool is gone")
+        for kind in (*names, "Pod"):
+            await rig.api.until(lambda kind=kind: not rig.api.all(kind, NAMESPACE), f"no {kind} is left")
+
+
 async def test_a_scale_up_and_down_loses_no_pod_with_calls(rig):
     async with rig.operator():
         rig.pool(replicas=2)
@@ -244,6 +322,15 @@ async def test_a_refused_deployment_is_said_and_ids_are_given_all_the_same(rig):
         pool = rig.api.get("TransceiverPool", NAMESPACE, "p")
         message = next(c["message"] for c in pool["status"]["conditions"] if c["type"] == "Ready")
         assert "spec.template: Invalid value" in message
+        assert "change what spec of this pool sets there" in message
+        assert "the last good state goes on" in message
+        await rig.api.until(
+            lambda: [event for event in rig.api.all("Event") if event["reason"] == "Refused"], "people are told"
+        )
+        rig.scale(5)
+        await rig.api.until(lambda: len(set(rig.ids())) == 5, "the size goes on changing")
+        rig.scale(3)
+        await rig.api.until(lambda: len(rig.api.all("Pod")) == 3, "both ways")
         rig.api.remove("Pod", NAMESPACE, rig.api.all("Pod")[0]["metadata"]["name"])
         await rig.api.until(lambda: len(set(rig.ids())) == 3, "the new pod has an id")
 

@@ -1,4 +1,9 @@
-"""The election: one leader at most, whatever the network, the clocks and the scheduler do."""
+"""The election: one leader at most, whatever the network, the clocks and the scheduler do.
+
+Times are the weak spot that random courses miss: that a term counts from the sending of a write, and silence from the
+receipt of a lease, `test_the_time_counts_...` guards in the election and `test_an_elector_takes_the_time_...` in the
+elector.
+"""
 
 import asyncio
 import contextlib
@@ -283,6 +288,55 @@ class SlowApi:
 def elector(identity: str, api: Any, clock: Any) -> Elector:
     timing = Timing(duration=0.6, renew_deadline=0.4, retry=0.02)
     return Elector(Election(LEASE, identity, timing), LEASE, api, timing, clock, lambda: 0.0)
+
+
+class TimedApi(SlowApi):
+    """Each answer takes its time by a clock that is set by hand."""
+
+    def __init__(self, server: LeaseServer) -> None:
+        super().__init__(server)
+        self.now = 0.0
+        self.read_s = self.write_s = 0.0
+
+    async def get(self, _target: Reference) -> dict[str, Any] | None:
+        lease = self.server.read()
+        self.now += self.read_s
+        return lease
+
+    async def create(self, wish: Manifest) -> dict[str, Any]:
+        lease = self.server.write(wish)
+        self.now += self.write_s
+        return lease
+
+    replace = create
+
+    def elector(self, identity: str) -> Elector:
+        return Elector(Election(LEASE, identity, TIMING), LEASE, self, TIMING, lambda: self.now, lambda: 0.0)
+
+
+async def test_an_elector_takes_the_time_before_it_sends_a_write() -> None:
+    api = TimedApi(LeaseServer())
+    api.write_s = 9.0
+    leader = api.elector("a")
+    await leader.until_elected()
+    assert leader.leads()
+    api.now = 10.0
+    assert not leader.leads()
+
+
+async def test_an_elector_takes_the_time_after_a_lease_was_received() -> None:
+    """A leader may have renewed while the answer of a look was under way: its silence begins behind it."""
+    api = TimedApi(LeaseServer())
+    take_turn(candidate("a"), api.server, 0.0)
+    other = api.elector("b")
+    api.read_s = 9.0
+    await other._round()
+    api.read_s, api.now = 0.0, 23.9
+    await other._round()
+    assert not other.leads()
+    api.now = 24.0
+    await other._round()
+    assert other.leads()
 
 
 @pytest.mark.parametrize("how", ["hangs", "fails"])

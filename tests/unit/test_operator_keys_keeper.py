@@ -1,0 +1,111 @@
+"""Looks at keys ask the watched pods as long as nothing is to be written, and then those that there are."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from kubernetes.aio.client import Configuration
+
+from tests.kube_fake import KubeFake
+from tests.transceiver_pools import make_pod
+from usher_operator.actions import Create, Reference
+from usher_operator.apply import Applier, Subject
+from usher_operator.handlers import WatchedPods
+from usher_operator.keys_keeper import KeysKeeper
+from usher_operator.kube import HttpKubeApi
+from usher_operator.loads import Loads, PodClient
+from usher_operator.names import TRANSCEIVER, child_labels
+from usher_operator.observe import Observer, Resolver
+from usher_operator.plan.keys import KeysPlan, KeysSeen
+
+POOL = Subject(Reference("usher.fleet/v1alpha1", "TransceiverPool", "fleet", "voice"), "uid")
+LABELS = child_labels(TRANSCEIVER, "voice")
+
+
+class Rig:
+    """A keeper whose plan makes a Secret when it sees no pod."""
+
+    def __init__(self, server: KubeFake) -> None:
+        configuration = Configuration()
+        configuration.host = server.url
+        self.now = 0.0
+        self.server = server
+        self.seen: list[int] = []
+        self.index: dict[Any, list[Any]] = {}
+        self.pods = WatchedPods()
+        self.pods.bind(self.index)
+        self.api = HttpKubeApi(configuration)
+        self.client = PodClient(httpx.MockTransport(lambda _request: httpx.Response(200, json={"keys": []})))
+        loads = Loads(self.client, lambda: self.now, lambda _outcome: None)
+        observer = Observer(self.api, self.pods, loads, Resolver(lambda: self.now), "usher")
+        applier = Applier(self.api, self.client, lambda: self.now)
+        self.keeper = KeysKeeper(
+            self.api, self.client, self.pods, observer, applier, self._plan, lambda: self.now, lambda: self.now
+        )
+
+    def _plan(self, seen: KeysSeen, _now: float, _fresh: bytes) -> KeysPlan:
+        self.seen.append(len(seen.transceivers))
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "made", "namespace": "fleet"}}
+        return KeysPlan((), ()) if seen.transceivers else KeysPlan((Create(secret),), ())
+
+    def watch(self, *names: str) -> None:
+        self.index["namespace", "fleet"] = [make_pod(name) for name in names]
+
+    def make(self, *names: str) -> None:
+        for name in names:
+            metadata = {"name": name, "namespace": "fleet", "labels": LABELS}
+            self.server.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata})
+
+    def lists(self) -> int:
+        return sum(call.verb == "list" and call.resource == "pods" for call in self.server.calls)
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    async with KubeFake() as server:
+        server.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "fleet"}})
+        rig = Rig(server)
+        yield rig
+        await rig.api.close()
+        await rig.client.close()
+
+
+async def test_a_look_that_writes_nothing_lists_no_pods(rig: Rig) -> None:
+    rig.make("a")
+    rig.watch("a")
+    await rig.keeper.current(POOL)
+    assert rig.seen == [1]
+    assert rig.lists() == 0
+
+
+async def test_nothing_is_written_on_a_watch_that_lags(rig: Rig) -> None:
+    rig.make("a")
+    await rig.keeper.current(POOL)
+    assert rig.seen == [0, 1]
+    assert rig.server.get("Secret", "fleet", "made") is None
+
+
+async def test_many_pods_are_listed_in_pages_and_none_is_missed(rig: Rig) -> None:
+    rig.make(*(f"p{number}" for number in range(1100)))
+    await rig.keeper.current(POOL)
+    assert rig.seen == [0, 1100]
+    assert rig.lists() == 3
+
+
+async def test_a_look_that_is_wanted_at_once_asks_for_the_pods_that_there_are(rig: Rig) -> None:
+    rig.watch("gone")
+    await rig.keeper.current(POOL, now=True)
+    assert rig.seen == [0]
+    assert rig.server.get("Secret", "fleet", "made") is not None
+
+
+async def test_looks_at_a_large_namespace_are_further_apart(rig: Rig) -> None:
+    rig.index["namespace", "fleet"] = [make_pod(f"p{number}", gated=True) for number in range(10_000)]
+    await rig.keeper.current(POOL)
+    rig.now += 199
+    await rig.keeper.current(POOL)
+    assert len(rig.seen) == 1
+    rig.now += 1
+    await rig.keeper.current(POOL)
+    assert len(rig.seen) == 2
