@@ -11,7 +11,7 @@ PYTEST := $(BIN)/python -m pytest
 
 JOBS    ?= 2# test processes at a time
 SECONDS ?= 10# per fuzz target
-ARGS    ?=# passed on by `make up`
+ARGS    ?=# passed on by `make up` and `make e2e`
 
 IMAGE_PREFIX ?= localhost
 TAG          ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
@@ -90,8 +90,9 @@ kind-up: images ## a cluster of kind on this machine with a fleet in it; needs d
 kind-down: ## remove that cluster
 	kind delete cluster --name usher
 
-e2e: $(STAMP) ## tests on a Kubernetes cluster; needs KUBECONFIG and kubectl
-	USHER_REQUIRE_ALL=1 $(PYTEST) -m e2e --timeout=600 tests/e2e
+# What they need beside a cluster is told in tests/e2e/conftest.py. ARGS="-k scaling" runs some of them.
+e2e: $(STAMP) ## tests on a Kubernetes cluster; needs KUBECONFIG, kubectl, helm, and USHER_E2E_BUILD to load images
+	USHER_REQUIRE_ALL=1 $(PYTEST) -m 'e2e and not long' --timeout=600 --durations=15 $(ARGS) tests/e2e
 
 fuzz: $(STAMP) ## run every fuzz target for SECONDS=10 each
 	$(BIN)/python tests/fuzz/run.py --seconds $(SECONDS)
