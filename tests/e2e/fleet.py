@@ -38,12 +38,12 @@ READY_LIMIT_S = 180
 # Everything shares few cores: small requests, so that all pods find room, and drains that end within a test.
 SMALL_RELAYS: Json = {
     "replicas": 2,
-    "resources": {"requests": {"cpu": "100m", "memory": "96Mi"}},
+    "resources": {"requests": {"cpu": "60m", "memory": "96Mi"}},
     "drain": {"gracePeriod": "45s"},
 }
 SMALL_TRANSCEIVERS: Json = {
     "replicas": 2,
-    "resources": {"requests": {"cpu": "150m", "memory": "128Mi"}},
+    "resources": {"requests": {"cpu": "80m", "memory": "128Mi"}},
     "drain": {"gracePeriod": "3m"},
 }
 
