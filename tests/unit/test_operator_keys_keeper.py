@@ -32,6 +32,7 @@ class Rig:
         self.now = 0.0
         self.server = server
         self.seen: list[int] = []
+        self.look_again: float | None = None
         self.index: dict[Any, list[Any]] = {}
         self.pods = WatchedPods()
         self.pods.bind(self.index)
@@ -47,7 +48,9 @@ class Rig:
     def _plan(self, seen: KeysSeen, _now: float, _fresh: bytes) -> KeysPlan:
         self.seen.append(len(seen.transceivers))
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "made", "namespace": "fleet"}}
-        return KeysPlan((), ()) if seen.transceivers else KeysPlan((Create(secret),), ())
+        if seen.transceivers:
+            return KeysPlan((), (), look_again=self.look_again)
+        return KeysPlan((Create(secret),), ())
 
     def watch(self, *names: str) -> None:
         self.index["namespace", "fleet"] = [make_pod(name) for name in names]
@@ -107,5 +110,14 @@ async def test_looks_at_a_large_namespace_are_further_apart(rig: Rig) -> None:
     await rig.keeper.current(POOL)
     assert len(rig.seen) == 1
     rig.now += 1
+    await rig.keeper.current(POOL)
+    assert len(rig.seen) == 2
+
+
+async def test_a_wish_for_new_keys_is_seen_soon_though_the_next_step_by_schedule_is_weeks_away(rig: Rig) -> None:
+    rig.watch("a")
+    rig.look_again = 30 * 86_400.0
+    await rig.keeper.current(POOL)
+    rig.now += 30
     await rig.keeper.current(POOL)
     assert len(rig.seen) == 2
