@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 
 from usher_core.internal_api import Load
 from usher_operator.actions import JsonPatch
@@ -20,7 +21,10 @@ BATCH = 50
 
 def mark_actions(pods: Sequence[PodSeen], loads: Mapping[str, Load], now: float) -> tuple[JsonPatch, ...]:
     """Return the patches that mark pods with calls, and take the mark off those that have none."""
-    patches = []
+    return tuple(itertools.islice(_marks(pods, loads, now), BATCH))
+
+
+def _marks(pods: Sequence[PodSeen], loads: Mapping[str, Load], now: float) -> Iterator[JsonPatch]:
     for pod in pods:
         load = loads.get(pod.uid)
         marked_at = pod.annotations.get(MARKED_AT_ANNOTATION)
@@ -32,11 +36,10 @@ def mark_actions(pods: Sequence[PodSeen], loads: Mapping[str, Load], now: float)
                 KARPENTER_ANNOTATION: "true",
                 MARKED_AT_ANNOTATION: str(int(now)),
             }
-            patches.append(pod_patch(pod, *annotation_operations(pod, marks)))
+            yield pod_patch(pod, *annotation_operations(pod, marks))
         elif now - _seconds(marked_at or "") >= HOLD_S:
             names = (AUTOSCALER_SAFE_ANNOTATION, KARPENTER_ANNOTATION, MARKED_AT_ANNOTATION)
-            patches.append(pod_patch(pod, *annotation_operations(pod, dict.fromkeys(names))))
-    return tuple(patches[:BATCH])
+            yield pod_patch(pod, *annotation_operations(pod, dict.fromkeys(names)))
 
 
 def _seconds(text: str) -> float:

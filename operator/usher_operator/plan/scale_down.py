@@ -107,8 +107,9 @@ def drain_actions(
     begun = [pod for pod in chosen.leaving if is_draining(pod)]
     outdated = [pod for pod in begun if pod.annotations.get(ROUND_ANNOTATION) != str(round_)]
     # Those that drain already come first: what is begun is ended.
-    marked = [*(_mark_again(pod, round_) for pod in outdated), *(_mark_draining(pod, round_, now) for pod in fresh)]
-    told = [pod for pod in (*begun, *fresh[: max(0, BATCH - len(outdated))]) if _can_answer(pod)]
+    again = outdated[:BATCH]
+    first = fresh[: BATCH - len(again)]
+    told = [pod for pod in (*begun, *first) if _can_answer(pod)]
     # Those that answer come first: silent ones may use up the time that all drains have.
     told = sorted((pod for pod in told if not _drains(pod, loads)), key=lambda pod: pod.uid not in loads)
     late = {pod.name for pod in told if is_draining(pod) and now - _draining_since(pod, now) >= ANSWER_LIMIT_S}
@@ -116,10 +117,14 @@ def drain_actions(
         round=round_,
         calls_back=bool(stay),
         back=(*map(_mark_active, stay), *back_told),
-        away=(*marked[:BATCH], *(_tell(pod, http_port, drain=True) for pod in told)),
+        away=(
+            *(_mark_again(pod, round_) for pod in again),
+            *(_mark_draining(pod, round_, now) for pod in first),
+            *(_tell(pod, http_port, drain=True) for pod in told),
+        ),
         awaited=tuple(pod.name for pod in told if pod.name not in late),
         unanswered=tuple(pod.name for pod in told if pod.name in late),
-        is_last=len(marked) <= BATCH,
+        is_last=len(outdated) + len(fresh) <= BATCH,
     )
 
 
