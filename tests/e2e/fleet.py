@@ -178,10 +178,11 @@ class Fleet:
         self.until_signaling_is_ready()
 
     def _is_settled(self) -> bool:
-        for pool, pods in ((RELAYS, RELAY_PODS), (TRANSCEIVERS, TRANSCEIVER_PODS)):
-            wanted = self.namespace.get(pool)["spec"]["replicas"]
+        for pool, pods, program in ((RELAYS, RELAY_PODS, "relay"), (TRANSCEIVERS, TRANSCEIVER_PODS, "transceiver")):
+            spec = self.namespace.get(pool)["spec"]
+            image = spec.get("image") or self.images.name(program)
             found = self.namespace.list("pods", pods)
-            if len(found) != wanted or not all(map(is_ready, found)):
+            if len(found) != spec["replicas"] or not all(is_ready(pod) and image_of(pod) == image for pod in found):
                 return False
         return True
 
@@ -269,6 +270,11 @@ def is_ready(pod: Json) -> bool:
     """Whether a pod is ready and stays."""
     conditions = {each["type"]: each["status"] for each in pod["status"].get("conditions", ())}
     return conditions.get("Ready") == "True" and "deletionTimestamp" not in pod["metadata"]
+
+
+def image_of(pod: Json) -> str:
+    """The image that a pod was told to run."""
+    return str(pod["spec"]["containers"][0]["image"])
 
 
 def pod_id(pod: Json) -> int | None:
