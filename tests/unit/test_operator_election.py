@@ -311,7 +311,8 @@ class TimedApi(SlowApi):
     replace = create
 
     def elector(self, identity: str) -> Elector:
-        return Elector(Election(LEASE, identity, TIMING), LEASE, self, TIMING, lambda: self.now, lambda: 0.0)
+        api: Any = self
+        return Elector(Election(LEASE, identity, TIMING), LEASE, api, TIMING, lambda: self.now, lambda: 0.0)
 
 
 async def test_an_elector_takes_the_time_before_it_sends_a_write() -> None:
