@@ -15,6 +15,8 @@ from tests.kube_fake import KubeFake
 from tests.kube_objects import Json
 from tests.kube_workloads import Workloads
 
+pytestmark = pytest.mark.timed  # leases of seconds
+
 LEASE = ("Lease", "usher", "usher-operator")
 FAST = ("--lease-duration", "3", "--lease-renew-deadline", "2", "--lease-retry", "0.2")
 
