@@ -58,6 +58,7 @@ def pod(kind: str, name: str, *, ready: bool = True, phase: str = "Running", ip:
         resource_version="1",
         labels=labels,
         annotations={},
+        has_annotations=False,
         created_at=NOW,
         deleted_at=None,
         phase=phase,

@@ -78,7 +78,7 @@ class Transceiver:
             ready=self.ready,
             created_at=self.created,
             labels={"usher.fleet/state": self.state},
-            annotations=dict(self.annotations),
+            annotations={name: value for name, value in self.annotations.items() if name != "kept"},
         )
 
     def json(self) -> Json:

@@ -251,7 +251,7 @@ def pod_patch(pod: PodSeen, *operations: dict[str, Any]) -> JsonPatch:
 def annotation_operations(pod: PodSeen, values: Mapping[str, str | None]) -> list[dict[str, Any]]:
     """Return the operations that set annotations, or remove those whose value is None."""
     operations: list[dict[str, Any]] = []
-    if not pod.annotations:
+    if not pod.has_annotations:
         # Adding the map would take away what somebody else may have added meanwhile.
         version = {"op": "test", "path": "/metadata/resourceVersion", "value": pod.resource_version}
         operations += [version, {"op": "add", "path": "/metadata/annotations", "value": {}}]
