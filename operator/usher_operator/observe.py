@@ -81,7 +81,6 @@ def pod_seen(body: Mapping[str, Any]) -> PodSeen:
         resource_version=metadata["resourceVersion"],
         labels=dict(metadata.get("labels") or {}),
         annotations=_own_annotations(metadata.get("annotations") or {}),
-        has_annotations="annotations" in metadata,
         created_at=unix(metadata["creationTimestamp"]),
         deleted_at=unix(deleted_at) if deleted_at else None,
         phase=status.get("phase", "Pending"),
@@ -156,7 +155,7 @@ class Observer:
             _name(pool.spec.keys.secret_ref, names.TRANSCEIVER_KEYS_SECRET),
             _name(pool.spec.internal_token_secret_ref, names.TOKEN_SECRET),
         ]
-        (deployment, *others), leases, there = await _all(
+        (deployment, *others), leases, (there, forbidden) = await _all(
             _gather([self._api.get(target) for target in wanted]),
             self._cluster_leases(),
             self._secrets(namespace, secrets),
@@ -181,6 +180,7 @@ class Observer:
             leases=tuple(leases),
             holders=holders,
             secrets=there,
+            secrets_forbidden=forbidden,
             key_ids=keys.key_ids,
             keys_fault=keys.fault,
             keys_note=keys.note,
@@ -200,7 +200,7 @@ class Observer:
         ]
         secrets = [_name(pool.spec.keys.secret_ref, names.RELAY_KEYS_SECRET)]
         needs_nodes = pool.spec.exposure.type in ("NodePort", "HostPort")
-        (workload, service, *others), there, security, nodes = await _all(
+        (workload, service, *others), (there, forbidden), security, nodes = await _all(
             _gather([self._api.get(target) for target in wanted]),
             self._secrets(namespace, secrets),
             self._pod_security(namespace),
@@ -215,14 +215,21 @@ class Observer:
             pod_security=security,
             resolved=await self._resolver.look(host_names(pool, service)),
             secrets=there,
+            secrets_forbidden=forbidden,
             key_ids=keys.key_ids,
             keys_fault=keys.fault,
             keys_note=keys.note,
         )
 
     async def token(self, namespace: str, secret: str) -> str:
-        """Return the internal token in a Secret, "" when there is none that can be used. Raises KubeError."""
-        found = await self._api.get(Reference("v1", "Secret", namespace, secret))
+        """Return the internal token in a Secret, "" when there is none that can be used. Raises KubeError.
+
+        A Secret that we may not read is the user's, and the pool's condition KeysReady says so.
+        """
+        try:
+            found = await self._api.get(Reference("v1", "Secret", namespace, secret))
+        except ForbiddenError:
+            return ""
         data = ((found or {}).get("data") or {}).get(names.TOKEN_FILE, "")
         try:
             return parse_token(base64.b64decode(data).decode())
@@ -245,15 +252,22 @@ class Observer:
 
     async def _exists(self, holder: str) -> bool:
         namespace, _, name = holder.partition("/")
+        target = Reference(names.API_VERSION, TransceiverPool.kind, namespace, name)
+        return await self._is_there(target) is not False
+
+    async def _secrets(self, namespace: str, wanted: Sequence[str]) -> tuple[frozenset[str], frozenset[str]]:
+        """Return the names of those that exist, and of those that we may not read."""
+        found = await _gather([self._is_there(Reference("v1", "Secret", namespace, name)) for name in wanted])
+        looks = dict(zip(wanted, found, strict=True))
+        there = frozenset(name for name, is_there in looks.items() if is_there)
+        return there, frozenset(name for name, is_there in looks.items() if is_there is None)
+
+    async def _is_there(self, target: Reference) -> bool | None:
+        """Return whether an object exists; None: we may not know."""
         try:
-            target = Reference(names.API_VERSION, TransceiverPool.kind, namespace, name)
             return await self._api.get(target) is not None
         except ForbiddenError:
-            return True
-
-    async def _secrets(self, namespace: str, wanted: Sequence[str]) -> frozenset[str]:
-        found = await _gather([self._api.get(Reference("v1", "Secret", namespace, name)) for name in wanted])
-        return frozenset(name for name, secret in zip(wanted, found, strict=True) if secret is not None)
+            return None
 
     async def _pod_security(self, namespace: str) -> str:
         with contextlib.suppress(ForbiddenError):

@@ -21,9 +21,6 @@ class PodSeen:
     resource_version: str
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
-    """Those that we write."""
-    has_annotations: bool
-    """Whether the pod has the map, with whatever annotations in it: a JSON patch that adds it replaces it."""
     created_at: float
     deleted_at: float | None
     phase: str
@@ -62,6 +59,8 @@ class TransceiverPoolSeen:
     """`namespace/name` of pools that hold a cluster id and still exist or have pods."""
     secrets: frozenset[str] = frozenset()
     """Names of the Secrets of the namespace that exist (of those the pool refers to)."""
+    secrets_forbidden: frozenset[str] = frozenset()
+    """Names of those that the operator may not read."""
     key_ids: tuple[str, ...] = ()
     """Keys in use and their state, for the status."""
     keys_fault: str = ""
@@ -97,6 +96,8 @@ class RelayPoolSeen:
     """IPs of the host names that the Service or the spec name; the last good answer."""
     secrets: frozenset[str] = frozenset()
     """Names of the Secrets of the namespace that exist (of those the pool refers to)."""
+    secrets_forbidden: frozenset[str] = frozenset()
+    """Names of those that the operator may not read."""
     key_ids: tuple[str, ...] = ()
     """Keys in use and their state, for the status."""
     keys_fault: str = ""

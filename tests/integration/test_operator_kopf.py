@@ -373,3 +373,18 @@ async def test_pods_that_waited_while_no_operator_ran_start_within_two_seconds(r
     async with rig.operator():
         await rig.api.until(lambda: len(set(rig.ids())) == 6, "all have ids")
         assert asyncio.get_running_loop().time() - began < 2
+
+
+async def test_secrets_that_only_the_operator_may_not_read_stop_no_pod(rig):
+    for name in ("my-keys", "my-token"):
+        rig.api.create({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": NAMESPACE}})
+        rig.api.fail(403, verb="get", resource="secrets", name=name, times=1_000_000)
+    async with rig.operator():
+        rig.pool(keys={"secretRef": {"name": "my-keys"}}, internalTokenSecretRef={"name": "my-token"})
+        rig.relay_pool(keys={"secretRef": {"name": "my-keys"}})
+        forbidden = ("False", "SecretForbidden")
+        await rig.api.until(lambda: rig.condition("KeysReady") == forbidden, "the pool says which right is missing")
+        await rig.api.until(lambda: len(rig.ids()) == 3, "its pods get ids all the same")
+        relay = ("r", "RelayPool")
+        await rig.api.until(lambda: rig.condition("KeysReady", *relay) == forbidden, "so does the RelayPool")
+        await rig.api.until(lambda: rig.condition("Available", *relay)[0] == "True", "whose relays run")

@@ -222,6 +222,22 @@ def test_pods_stay_gated_until_their_keys_are_there(spec: dict[str, Any], seen: 
     assert condition(plan, "KeysReady")["status"] == "False"
 
 
+def test_a_secret_that_only_the_operator_may_not_read_burns_no_id_and_is_said() -> None:
+    pool = make_pool({"keys": {"secretRef": {"name": "mine"}}, "internalTokenSecretRef": {"name": "token"}})
+    plan = make_plan(pool, make_pod(gated=True), secrets_forbidden=frozenset({"mine", "token"}))
+    assert len(patches(plan, "Pod")) == 1
+    verdict = condition(plan, "KeysReady")
+    assert (verdict["status"], verdict["reason"]) == ("False", "SecretForbidden")
+    assert "add mine to rbac.secretNames" in verdict["message"]
+
+
+def test_a_missing_secret_comes_before_one_that_may_not_be_read() -> None:
+    pool = make_pool({"keys": {"secretRef": {"name": "mine"}}, "internalTokenSecretRef": {"name": "token"}})
+    plan = make_plan(pool, make_pod(gated=True), secrets_forbidden=frozenset({"mine"}))
+    assert patches(plan, "Pod") == []
+    assert condition(plan, "KeysReady")["reason"] == "SecretMissing"
+
+
 def test_a_paused_pool_still_gives_ids() -> None:
     plan = make_plan(make_pool({"paused": True}), make_pod(gated=True))
     assert len(patches(plan, "Pod")) == 1

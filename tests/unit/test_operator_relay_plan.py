@@ -230,6 +230,9 @@ def test_keys_that_are_missing_broken_or_rotating_are_said() -> None:
     pool = relay_pool(keys={"secretRef": {"name": "mine"}})
     outcome = plan(pool, with_ingress(pool, LB))
     assert conditions(outcome)["KeysReady"] == conditions(outcome)["Ready"] == ("False", "SecretMissing")
+    outcome = plan(pool, with_ingress(pool, LB, secrets_forbidden=frozenset({"mine"})))
+    assert conditions(outcome)["KeysReady"] == conditions(outcome)["Ready"] == ("False", "SecretForbidden")
+    assert "add mine to rbac.secretNames" in message(outcome, "KeysReady")
     outcome = plan(pool, with_ingress(pool, LB, secrets=frozenset({"mine"}), key_ids=("ice/A active 1d",)))
     assert conditions(outcome)["Ready"][0] == "True"
     assert outcome.status["keyIDs"] == []

@@ -46,8 +46,8 @@ class Keys(Model):
     """Where the keys of ufrags and hop datagrams come from."""
 
     secret_ref: LocalReference | None = None
-    """Secret with a `keys.json` for this kind of program (docs/wire.md section 1), made and rotated by you. Left out:
-    the operator makes the keys of the namespace and rotates them."""
+    """Secret with a `keys.json` for this kind of program (docs/wire.md section 1), made and rotated by you; name it in
+    the chart's `rbac.secretNames`, too. Left out: the operator makes the keys of the namespace and rotates them."""
 
 
 class Resources(Model):

@@ -123,7 +123,8 @@ class TransceiverPoolSpec(Model):
     keys: Keys = Field(default_factory=Keys)
     """Keys of ufrags and hop datagrams."""
     internal_token_secret_ref: LocalReference | None = None
-    """Secret whose `token` opens the internal API. Left out: the operator makes one for the namespace."""
+    """Secret whose `token` opens the internal API; name it in the chart's `rbac.secretNames`, too. Left out: the
+    operator makes one for the namespace."""
     strategy: Strategy = Field(default_factory=lambda: Strategy(max_surge="25%", max_unavailable=0))
     """How a rollout replaces pods; old ones then drain. Left out: surge 25%, unavailable 0."""
     disruption: Disruption = Field(default_factory=lambda: Disruption(max_unavailable=1))

@@ -18,6 +18,7 @@ from usher_operator.plan.defaults import Defaults
 from usher_operator.plan.diagnosis import is_stuck, why_not_ready
 from usher_operator.plan.events import tell_changes
 from usher_operator.plan.relay_addresses import find_addresses
+from usher_operator.plan.secret_refs import secrets_fault
 from usher_operator.render.pod import child_name
 from usher_operator.render.relay import image_of, is_host_port, namespaces, relay_children, relay_workload
 from usher_operator.render.revision import is_current
@@ -131,11 +132,8 @@ def _accepted(pool: RelayPool, seen: RelayPoolSeen, defaults: Defaults) -> Verdi
 def _keys(pool: RelayPool, seen: RelayPoolSeen) -> Verdict:
     reference = pool.spec.keys.secret_ref
     if reference is not None:
-        if reference.name in seen.secrets:
-            return Verdict("KeysReady", "True", "KeysFound", f"Keys come from Secret {reference.name}.")
-        place = f"in namespace {pool.metadata.namespace}"
-        text = f"Secret {reference.name} of spec.keys.secretRef does not exist {place}: make it."
-        return Verdict("KeysReady", "False", "SecretMissing", text)
+        fault = secrets_fault({"spec.keys.secretRef": reference}, seen, pool.metadata.namespace)
+        return fault or Verdict("KeysReady", "True", "KeysFound", f"Keys come from Secret {reference.name}.")
     if seen.keys_fault:
         return Verdict("KeysReady", "False", "KeysNotReady", _sentence(seen.keys_fault))
     others = [each for each in namespaces(pool) if each != pool.metadata.namespace]

@@ -16,6 +16,7 @@ from usher_operator.identity.cluster_ids import Claim, claim_cluster_id
 from usher_operator.identity.lease import read_leases, read_number
 from usher_operator.identity.pod_ids import Grants, grant, identity_actions, is_waiting, last_given
 from usher_operator.names import CLUSTER_ID_LABEL, POD_ID_LABEL, REVISION_LABEL, ROUND_ANNOTATION, TRANSCEIVER
+from usher_operator.plan import secret_refs
 from usher_operator.plan.defaults import Defaults
 from usher_operator.plan.events import tell_changes
 from usher_operator.plan.marks import mark_actions
@@ -171,7 +172,9 @@ def _grants(
     pool: TransceiverPool, seen: TransceiverPoolSeen, claim: Claim, keys: Verdict, chosen: Split, now: float
 ) -> Grants:
     last = last_given(pool, claim)
-    if claim.cluster is None or keys.status != "True" or _is_deleting(pool):
+    # A Secret that only we may not read burns no id.
+    are_lacking = keys.status != "True" and keys.reason != secret_refs.FORBIDDEN
+    if claim.cluster is None or are_lacking or _is_deleting(pool):
         return Grants((), last, left=0, exhausted=0)
     cluster = claim.cluster
     waiting = [pod for pod in chosen.staying if is_waiting(pod, cluster)]

@@ -12,6 +12,7 @@ from usher_operator.conditions import Verdict, merge
 from usher_operator.names import ACTIVE, POD_ID_GATE, REVISION_LABEL, STATE_LABEL, TRANSCEIVER, pool_labels
 from usher_operator.plan.diagnosis import is_stuck, why_not_ready
 from usher_operator.plan.scale_down import is_draining
+from usher_operator.plan.secret_refs import secrets_fault
 from usher_operator.seen import Json, PodSeen, TransceiverPoolSeen
 
 MAX_TERMINATING = 32
@@ -52,17 +53,13 @@ def count(pods: Sequence[PodSeen]) -> Counts:
 
 
 def keys_verdict(pool: TransceiverPool, seen: TransceiverPoolSeen) -> Verdict:
-    """Return whether pods find keys and token. Until then they get no id: it would only be burnt."""
+    """Return whether pods find keys and token. While those are missing they get no id: it would only be burnt."""
     references = {
         "spec.keys.secretRef": pool.spec.keys.secret_ref,
         "spec.internalTokenSecretRef": pool.spec.internal_token_secret_ref,
     }
-    for field, reference in references.items():
-        if reference is not None and reference.name not in seen.secrets:
-            message = (
-                f"Secret {reference.name} of {field} does not exist in namespace {pool.metadata.namespace}: make it."
-            )
-            return Verdict("KeysReady", "False", "SecretMissing", message)
+    if fault := secrets_fault(references, seen, pool.metadata.namespace):
+        return fault
     if seen.keys_fault:
         return Verdict("KeysReady", "False", "KeysNotReady", _sentence(seen.keys_fault))
     if seen.keys_note:
