@@ -81,6 +81,7 @@ def pod_seen(body: Mapping[str, Any]) -> PodSeen:
         resource_version=metadata["resourceVersion"],
         labels=dict(metadata.get("labels") or {}),
         annotations=_own_annotations(metadata.get("annotations") or {}),
+        has_annotations="annotations" in metadata,
         created_at=unix(metadata["creationTimestamp"]),
         deleted_at=unix(deleted_at) if deleted_at else None,
         phase=status.get("phase", "Pending"),

@@ -21,6 +21,9 @@ class PodSeen:
     resource_version: str
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
+    """Those that we write."""
+    has_annotations: bool
+    """Whether the pod has the map, with whatever annotations in it: a JSON patch that adds it replaces it."""
     created_at: float
     deleted_at: float | None
     phase: str
