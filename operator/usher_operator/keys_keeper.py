@@ -29,7 +29,6 @@ HELD_S = 30.0
 """For the answers of all pods."""
 STEPS = 8
 """Looks in a row; each takes one step."""
-RELAY_ADMIN_PORT = 9478
 HTTP_PORT = 7280
 """Of transceivers whose pool is gone."""
 
@@ -174,7 +173,7 @@ class KeysKeeper:
         return tuple(Holder(pod, held.get(pod.uid)) for pod in pods)
 
     async def _relay_keys(self, pod: PodSeen) -> Any:
-        return await self._client.relay_keys(base_url(pod, RELAY_ADMIN_PORT))
+        return await self._client.relay_keys(base_url(pod, names.ADMIN_PORT))
 
     def _transceiver_keys(self, pools: Mapping[str, TransceiverPool]) -> Callable[[PodSeen], Any]:
         tokens: dict[str, str] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import httpx
 from pydantic import BaseModel, ValidationError
@@ -25,6 +25,10 @@ MAX_AT_ONCE = 64
 
 class PodAnswerError(UsherError):
     """A pod did not do what it was asked, or not in time."""
+
+
+class _Flows(BaseModel):
+    flows: list[Any]
 
 
 class PodClient:
@@ -60,6 +64,10 @@ class PodClient:
     async def relay_keys(self, base: str) -> HeldKeys:
         """Return the keys that a relay holds, from its admin page."""
         return await self._ask(HeldKeys, "GET", f"{base}/keys", "")
+
+    async def has_flows(self, base: str) -> bool:
+        """Return whether a relay carries flows, from its admin page."""
+        return bool((await self._ask(_Flows, "GET", f"{base}/flows?limit=1", "")).flows)
 
     async def _ask(self, model: type[ModelT], method: str, url: str, token: str) -> ModelT:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -148,6 +156,25 @@ class Loads:
         self._forget_old()
         known = {pod.uid: answer.load for pod in asked if (answer := self._answers.get(pod.uid))}
         return {uid: load for uid, load in known.items() if load is not None}
+
+    async def idle_relays(self, pods: Iterable[PodSeen], port: int) -> frozenset[str]:
+        """Return the uids of the relays that say they carry no flow; whoever is silent may carry some.
+
+        Args:
+            pods: of one pool.
+            port: of their admin page.
+        """
+        tasks = {
+            pod.uid: asyncio.create_task(self._client.has_flows(base_url(pod, port))) for pod in pods if can_answer(pod)
+        }
+        try:
+            if tasks:
+                await asyncio.wait(tasks.values(), timeout=self.LOOK_S)
+        finally:
+            for task in tasks.values():
+                task.cancel()
+            answers = await asyncio.gather(*tasks.values(), return_exceptions=True)
+        return frozenset(uid for uid, answer in zip(tasks, answers, strict=True) if answer is False)
 
     def _is_due(self, pod: PodSeen, now: float, urgent: frozenset[str]) -> bool:
         answer = self._answers.get(pod.uid)

@@ -77,6 +77,8 @@ MANAGED_BY = "usher-operator"
 RELAY = "relay"
 
 ADMIN_PORT_NAME = "admin"
+ADMIN_PORT = 9478
+"""Of relays: the pages that tell their flows and keys."""
 
 
 def pool_labels(component: str, pool: str) -> dict[str, str]:

@@ -129,7 +129,7 @@ class Observer:
     Args:
         api: the API server.
         pods: the pods we watch.
-        loads: of transceivers.
+        loads: of transceivers, and of relays that shall go.
         resolver: host names to IPs.
         identity_namespace: where the Leases of cluster ids are.
     """
@@ -207,11 +207,13 @@ class Observer:
             self._pod_security(namespace),
             self._nodes() if needs_nodes else _nothing(),
         )
+        pods = self._pods.of_pool(namespace, names.RELAY, name)
         return RelayPoolSeen(
-            pods=self._pods.of_pool(namespace, names.RELAY, name),
+            pods=pods,
             workload=workload,
             service=service,
             children=_by_key(others),
+            idle=await self._loads.idle_relays(pods, names.ADMIN_PORT) if is_deleting(pool) else frozenset(),
             nodes=nodes,
             pod_security=security,
             resolved=await self._resolver.look(host_names(pool, service)),

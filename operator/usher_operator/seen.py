@@ -92,6 +92,8 @@ class RelayPoolSeen:
     service: Json | None
     children: Mapping[str, Json]
     """Other children by `Kind/name`: PodDisruptionBudget, ServiceAccount, Role, RoleBinding."""
+    idle: frozenset[str] = frozenset()
+    """Uids of relays that say they carry no flow; asked only of a pool that is being deleted."""
     nodes: tuple[NodeSeen, ...] = ()
     pod_security: str = ""
     """The level that the namespace enforces: privileged, baseline, restricted, or "" for none."""

@@ -32,6 +32,7 @@ class Transceivers:
     draining: set[str] = field(default_factory=set)
     asked: list[str] = field(default_factory=list)
     silent: set[str] = field(default_factory=set)
+    flows: list[str] = field(default_factory=list)
 
     def answer(self, request: httpx.Request) -> httpx.Response:
         host, path = request.url.host, request.url.path
@@ -40,6 +41,8 @@ class Transceivers:
             raise httpx.ConnectError("no answer")
         if path.endswith("/keys"):
             return httpx.Response(200, json={"keys": []})
+        if path == "/flows":
+            return httpx.Response(200, json={"flows": self.flows})
         if path.endswith("/drain"):
             self.draining.add(host)
         if path.endswith("/undrain"):
@@ -247,8 +250,16 @@ async def test_a_relay_pool_becomes_relays_with_an_address_and_goes_again(rig):
         assert rig.condition("Exposed", "r", "RelayPool")[0] == "True"
         pool = rig.api.get("RelayPool", NAMESPACE, "r")
         assert {address["ip"] for address in pool["status"]["addresses"]} == {"203.0.113.7"}
+        rig.transceivers.flows.append("a call")
         rig.api.remove("RelayPool", NAMESPACE, "r")
-        await rig.api.until(lambda: not rig.api.all("RelayPool"), "the pool is gone")
+        await rig.api.until(lambda: rig.condition("Ready", "r", "RelayPool")[1] == "Deleting", "it is being deleted")
+        pool = rig.api.get("RelayPool", NAMESPACE, "r")
+        assert not pool["status"].get("addresses")
+        asked = rig.transceivers.asked.count("GET /flows")
+        await rig.api.until(lambda: rig.transceivers.asked.count("GET /flows") > asked + 2, "they are asked again")
+        assert all(rig.api.get(kind, NAMESPACE, "r-relay") for kind in names)
+        rig.transceivers.flows.clear()
+        await rig.api.until(lambda: not rig.api.all("RelayPool"), "the pool is gone", 20)
         for kind in (*names, "Pod"):
             await rig.api.until(lambda kind=kind: not rig.api.all(kind, NAMESPACE), f"no {kind} is left")
 

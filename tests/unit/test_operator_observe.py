@@ -1,6 +1,7 @@
 """What plans see: pods without what they don't use, loads at a bounded rate, names with the last good answer."""
 
 import asyncio
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -129,3 +130,21 @@ async def test_pods_that_do_not_answer_are_missing_and_hold_nobody_up():
         assert await asked.look(*(pod(str(number)) for number in range(200))) == {}
     assert set(asked.outcomes) == {"silent"}
     await asked.client.close()
+
+
+async def test_only_a_relay_that_says_it_has_no_flows_is_idle():
+    answers = {"127.0.0.1": '{"flows": [], "limit": 1}', "127.0.0.2": '{"flows": [{}]}', "127.0.0.3": "no JSON"}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.host not in answers:
+            raise httpx.ConnectError("no answer")
+        assert (request.url.port, request.url.path) == (9478, "/flows")
+        return httpx.Response(200, content=answers[request.url.host])
+
+    client = PodClient(httpx.MockTransport(answer))
+    loads = Loads(client, lambda: 0.0, lambda _outcome: None)
+    pods = [replace(pod(str(number)), ip=f"127.0.0.{number}") for number in range(1, 5)]
+    pods.append(pod("pending", phase="Pending"))
+    assert await loads.idle_relays(pods, 9478) == {"1"}
+    assert await loads.idle_relays([], 9478) == frozenset()
+    await client.close()

@@ -12,6 +12,7 @@ from tests.operator_relays import DEFAULTS, NODES, NOTHING, relay_pool, running,
 from usher_operator import names
 from usher_operator.actions import Apply, Plan, Tell
 from usher_operator.api.relay_pool import RelayPool
+from usher_operator.conditions import timestamp
 from usher_operator.plan.relay_pool import plan_relay_pool
 from usher_operator.seen import RelayPoolSeen
 
@@ -82,13 +83,45 @@ def test_a_paused_pool_is_looked_at_but_not_changed() -> None:
     assert conditions(outcome)["Progressing"] == ("False", "Paused")
 
 
-def test_a_deleted_pool_is_done_at_once_and_its_children_go_with_it() -> None:
+# ---- deletion
+
+
+def deleted(seconds_ago: float, **spec: Any) -> RelayPool:
+    return relay_pool(metadata={"deletion_timestamp": timestamp(NOW - seconds_ago)}, **spec)
+
+
+def test_a_deleted_pool_is_named_to_nobody_and_left_alone_while_its_relays_carry_flows() -> None:
     pool = relay_pool()
-    deleted = relay_pool(metadata={"deletion_timestamp": "2027-01-15T08:00:00Z"})
-    outcome = plan(deleted, running(pool))
-    assert (outcome.done, applied(outcome)) == (True, [])
-    assert conditions(outcome)["Ready"] == ("False", "Deleting")
-    assert not plan(pool, running(pool)).done
+    seen = with_ingress(pool, LB)
+    outcome = plan(deleted(30, drain={"gracePeriod": "60s"}), replace(seen, idle=frozenset({seen.pods[0].uid})))
+    assert (outcome.done, applied(outcome), addresses(outcome)) == (False, [], [])
+    assert conditions(outcome)["Ready"] == conditions(outcome)["Exposed"] == ("False", "Deleting")
+    assert "may carry flows: 1" in message(outcome, "Progressing")
+    assert not plan(pool, seen).done
+
+
+def test_a_deleted_pool_is_done_once_every_relay_says_that_it_carries_nothing() -> None:
+    seen = running(relay_pool())
+    idle = frozenset(pod.uid for pod in seen.pods)
+    assert plan(deleted(30), replace(seen, idle=idle)).done
+    assert not plan(deleted(1), replace(seen, idle=idle)).done, "clients may come that were told the address just now"
+    ending = tuple(replace(pod, deleted_at=NOW + 60) for pod in seen.pods)
+    assert not plan(deleted(30), replace(seen, pods=ending)).done, "relays that end still forward"
+
+
+def test_a_deleted_pool_is_done_when_its_time_is_over_whatever_its_relays_carry() -> None:
+    seen = running(relay_pool())
+    assert not plan(deleted(89), seen).done
+    assert plan(deleted(90), seen).done
+    assert not plan(deleted(3599, drain={"gracePeriod": "1h"}), seen).done
+    assert plan(deleted(3600, drain={"gracePeriod": "1h"}), seen).done
+
+
+def test_a_deleted_pool_without_a_running_relay_is_done_at_once() -> None:
+    seen = running(relay_pool())
+    stuck = tuple(replace(pod, phase="Pending", ready=False) for pod in seen.pods)
+    assert plan(deleted(0), replace(seen, pods=stuck)).done
+    assert plan(deleted(0), NOTHING).done
 
 
 # ---- addresses

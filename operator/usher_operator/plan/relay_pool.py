@@ -1,16 +1,18 @@
 """What to do about a RelayPool: its workload, the way to it, and what its status says.
 
-Relays own no calls, so there is nothing to count down: Kubernetes' own rollouts and deletions do, and a relay that is
-told to end goes on until its flows have moved (design D15).
+Relays own no calls, so Kubernetes' own rollouts do, and a relay that is told to end goes on until its flows have moved
+(design D15). Only with the pool itself there is nowhere to move to: then they end on their own, or their time does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from usher_operator.actions import Action, Apply, Plan
+from usher_operator.api.common import seconds
 from usher_operator.api.relay_pool import Address, RelayPool, RelayPoolStatus
 from usher_operator.conditions import Verdict, merge
 from usher_operator.names import RELAY, REVISION_LABEL, pool_labels
@@ -26,6 +28,8 @@ from usher_operator.seen import Json, PodSeen, RelayPoolSeen
 
 LOOK_AGAIN_S = 5.0
 """Until the next look while something is on its way that no watch brings, such as an address."""
+LATECOMERS_S = 10.0
+"""Clients that were told the addresses just before the deletion have their first flow by then."""
 _HOST_PORTS_ADMITTED = ("", "privileged")
 """Levels of Pod Security that admit pods with host ports; "" is a namespace without a level."""
 
@@ -33,13 +37,13 @@ _HOST_PORTS_ADMITTED = ("", "privileged")
 def plan_relay_pool(pool: RelayPool, seen: RelayPoolSeen, now: float, defaults: Defaults) -> Plan:
     """Return what to do, and the status. Pure; `now` in Unix seconds.
 
-    Kubernetes removes the children of a pool that is gone, so a deleted pool is done at once.
+    A deleted pool names no address any more, and stays as it is until no relay carries a flow or `drain.gracePeriod`
+    is over; then Kubernetes removes Service, rights and relays all at once.
     """
     is_deleting = pool.metadata.deletion_timestamp is not None
     accepted, keys = _accepted(pool, seen, defaults), _keys(pool, seen)
     is_admitted = _is_admitted(pool, seen)
-    # Where relays may not have host ports, the last good state goes on, and so do its addresses.
-    addresses = find_addresses(pool, seen) if is_admitted else list(pool.status.addresses)
+    addresses = _addresses(pool, seen, is_admitted=is_admitted)
     exposed = _exposed(pool, seen, addresses)
     may_change = accepted.status == "True" and is_admitted and not is_deleting and not pool.spec.paused
     manifest = relay_workload(pool, defaults) if accepted.status == "True" and is_admitted else None
@@ -56,9 +60,29 @@ def plan_relay_pool(pool: RelayPool, seen: RelayPoolSeen, now: float, defaults: 
     return Plan(
         tuple(actions),
         _status(facts, seen, addresses, verdicts, now),
-        look_again=LOOK_AGAIN_S if ready.status != "True" else None,
-        done=is_deleting,
+        look_again=LOOK_AGAIN_S if ready.status != "True" and not is_deleting else None,
+        done=is_deleting and _is_drained(pool, seen, now),
     )
+
+
+def _addresses(pool: RelayPool, seen: RelayPoolSeen, *, is_admitted: bool) -> list[Address]:
+    if pool.metadata.deletion_timestamp is not None:
+        return []
+    # Where relays may not have host ports, the last good state goes on, and so do its addresses.
+    return find_addresses(pool, seen) if is_admitted else list(pool.status.addresses)
+
+
+def _is_drained(pool: RelayPool, seen: RelayPoolSeen, now: float) -> bool:
+    """Return whether nobody needs the relays of a deleted pool any more, or they have had their time."""
+    age = now - datetime.fromisoformat(pool.metadata.deletion_timestamp or "").timestamp()
+    if age >= seconds(pool.spec.drain.grace_period):
+        return True
+    is_settled = age >= LATECOMERS_S or all(pod.phase != "Running" for pod in seen.pods)
+    return is_settled and not _carrying(seen)
+
+
+def _carrying(seen: RelayPoolSeen) -> list[PodSeen]:
+    return [pod for pod in seen.pods if pod.phase == "Running" and pod.uid not in seen.idle]
 
 
 def _applies(pool: RelayPool, seen: RelayPoolSeen, workload: Json) -> list[Action]:
@@ -72,7 +96,10 @@ def _applies(pool: RelayPool, seen: RelayPoolSeen, workload: Json) -> list[Actio
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """What the conditions about pods are made of. `revision`: of the template that pods shall have."""
+    """What the conditions about pods are made of.
+
+    `revision`: of the template that pods shall have. `carrying`: relays of a deleted pool that don't say they are idle.
+    """
 
     pool: RelayPool
     image: str
@@ -80,6 +107,7 @@ class _Facts:
     live: tuple[PodSeen, ...]
     wanted: int
     revision: str
+    carrying: int
 
     @property
     def ready(self) -> int:
@@ -110,7 +138,7 @@ def _facts(pool: RelayPool, seen: RelayPoolSeen, manifest: Json | None, image: s
     wanted = pool.spec.replicas
     if pool.spec.workload == "DaemonSet":
         wanted = ((workload or {}).get("status") or {}).get("desiredNumberScheduled") or len(live)
-    return _Facts(pool, image, workload, live, wanted, labels.get(REVISION_LABEL, ""))
+    return _Facts(pool, image, workload, live, wanted, labels.get(REVISION_LABEL, ""), len(_carrying(seen)))
 
 
 def _accepted(pool: RelayPool, seen: RelayPoolSeen, defaults: Defaults) -> Verdict:
@@ -154,6 +182,8 @@ def _is_admitted(pool: RelayPool, seen: RelayPoolSeen) -> bool:
 
 def _exposed(pool: RelayPool, seen: RelayPoolSeen, addresses: Sequence[Address]) -> Verdict:
     exposure, namespace = pool.spec.exposure, pool.metadata.namespace
+    if pool.metadata.deletion_timestamp is not None:
+        return Verdict("Exposed", "False", "Deleting", "The pool is being deleted: no answer names its addresses.")
     if not _is_admitted(pool, seen):
         text = (
             f"Pod Security {seen.pod_security} of namespace {namespace} forbids host ports: label the namespace "
@@ -202,7 +232,9 @@ def _available(facts: _Facts, blockers: Sequence[Verdict]) -> Verdict:
 def _progressing(facts: _Facts, blockers: Sequence[Verdict]) -> Verdict:
     kind = "Progressing"
     if facts.pool.metadata.deletion_timestamp is not None:
-        return Verdict(kind, "True", "Deleting", f"The pool is being deleted; {len(facts.live)} relays still run.")
+        return Verdict(
+            kind, "True", "Deleting", f"The pool is being deleted; relays that may carry flows: {facts.carrying}."
+        )
     if facts.pool.spec.paused:
         return Verdict(kind, "False", "Paused", "spec.paused is true: nothing is changed until it is false.")
     if blockers:

@@ -8,6 +8,7 @@ from typing import Any
 from usher_operator.api.common import seconds
 from usher_operator.api.relay_pool import Listener, RelayPool
 from usher_operator.names import (
+    ADMIN_PORT,
     ADMIN_PORT_NAME,
     APP,
     COMPONENT_LABEL,
@@ -27,7 +28,6 @@ from usher_operator.render.revision import revision_of, with_revision
 
 Json = dict[str, Any]
 
-ADMIN_PORT = 9478
 HISTORY = 3
 """Old ReplicaSets that are kept for `kubectl rollout undo` and for looking back."""
 _UNPRIVILEGED_FROM = 1024
