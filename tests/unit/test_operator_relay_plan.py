@@ -167,6 +167,34 @@ def test_advertised_addresses_stand_instead_of_what_the_service_tells() -> None:
     assert conditions(plan(pool, running(pool)))["Exposed"] == ("False", "NameUnresolved")
 
 
+@pytest.mark.parametrize("exposure", [{}, {"advertisedAddresses": ["lb.example"]}])
+def test_a_name_that_does_not_resolve_keeps_the_addresses_that_the_status_has_of_it(exposure: Any) -> None:
+    pool = relay_pool(exposure=exposure)
+    entry = {"hostname": "lb.example"}
+    before = plan(pool, with_ingress(pool, entry, resolved={"lb.example": ("203.0.113.11",)}))
+    pool = relay_pool(status=before.status, exposure=exposure)
+    # A new leader knows nothing but the status.
+    outcome = plan(pool, with_ingress(pool, entry))
+    assert addresses(outcome) == [(1, "203.0.113.11", 3478)]
+    assert conditions(outcome)["Ready"] == ("True", "Ready")
+    again = plan(relay_pool(status=outcome.status, exposure=exposure), with_ingress(pool, entry))
+    assert addresses(again) == [(1, "203.0.113.11", 3478)]
+    moved = with_ingress(pool, entry, resolved={"lb.example": ("203.0.113.12",)})
+    assert addresses(plan(pool, moved)) == [(1, "203.0.113.12", 3478)]
+
+
+def test_only_addresses_of_the_name_that_fails_are_kept() -> None:
+    names_ = {"advertisedAddresses": ["a.example", "b.example", "192.0.2.9"]}
+    pool = relay_pool(exposure=names_)
+    seen = running(pool, resolved={"a.example": ("192.0.2.1",), "b.example": ("192.0.2.2",)})
+    before = plan(pool, seen).status
+    pool = relay_pool(status=before, exposure=names_)
+    outcome = plan(pool, replace(seen, resolved={"a.example": ("192.0.2.7",)}))
+    assert {ip for _, ip, _ in addresses(outcome)} == {"192.0.2.7", "192.0.2.2", "192.0.2.9"}
+    fewer = relay_pool(status=before, exposure={"advertisedAddresses": ["c.example"]})
+    assert addresses(plan(fewer, replace(seen, resolved={}))) == []
+
+
 def node_port_pool(policy: str = "Local") -> tuple[RelayPool, RelayPoolSeen]:
     pool = relay_pool(exposure={"type": "NodePort", "externalTrafficPolicy": policy})
     seen = running(pool, nodes=NODES)

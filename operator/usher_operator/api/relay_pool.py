@@ -234,7 +234,8 @@ class RelayPoolSpec(Model):
     """How a rollout replaces pods. Left out: a new one first (surge 1, unavailable 0); with HostPort or a DaemonSet the
     old one first (surge 0, unavailable 1), and flows wait until a new relay is there."""
     disruption: Disruption = Field(default_factory=lambda: Disruption(max_unavailable=1))
-    """How many pods a node drain may take at a time. Left out: one."""
+    """How many pods a node drain may take at a time. Left out: one. A drain passes over a DaemonSet, so that has no
+    budget."""
     placement: Placement = Field(default_factory=Placement)
     """Where pods may run."""
     resources: Resources = Field(default_factory=lambda: Resources(requests={"cpu": "500m", "memory": "256Mi"}))
@@ -254,6 +255,8 @@ class Address(Model):
     """IP address."""
     port: int
     """UDP port."""
+    host: str | None = Field(default=None, max_length=253)
+    """Host name that was looked up; its IPs stay while it does not resolve."""
 
 
 class RelayPoolStatus(Model):

@@ -1,4 +1,7 @@
-"""The public addresses of a RelayPool, for answers: IPs only (design D11)."""
+"""The public addresses of a RelayPool, for answers: IPs only (design D11).
+
+A name that does not resolve keeps the IPs that it has in the status: they outlive the operator that looked them up.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ MAX_ADDRESSES = 64
 def find_addresses(pool: RelayPool, seen: RelayPoolSeen) -> list[Address]:
     """Return where clients can reach the relays, each address once, in a lasting order."""
     found = list(_advertised(pool, seen) if pool.spec.exposure.advertised_addresses else _told(pool, seen))
-    usable = {(each.listener, each.ip, each.port): each for each in found if _is_public(each.ip)}
+    usable = {(each.listener, each.ip, each.port): each for each in found if _is_usable(each.ip)}
     return [usable[key] for key in sorted(usable)][:MAX_ADDRESSES]
 
 
@@ -27,8 +30,7 @@ def _advertised(pool: RelayPool, seen: RelayPoolSeen) -> Iterator[Address]:
             host, port = split_host_port(text, default_port=0)
         except LocalError:
             continue  # the API server refuses such a text
-        for ip in _ips(host, seen):
-            yield from _on(_listeners_of(pool, port), ip, port)
+        yield from _by_host(_listeners_of(pool, port), host, port, pool, seen)
 
 
 def _listeners_of(pool: RelayPool, port: int) -> list[Listener]:
@@ -62,20 +64,23 @@ def _told(pool: RelayPool, seen: RelayPoolSeen) -> Iterator[Address]:
                     yield Address(listener=listener.id, ip=ip, port=ports[listener.name])
     else:
         for entry in (status.get("loadBalancer") or {}).get("ingress") or ():
-            for ip in _ips(entry.get("ip") or entry.get("hostname") or "", seen):
-                yield from _on(listeners, ip)
+            yield from _by_host(listeners, entry.get("ip") or entry.get("hostname") or "", 0, pool, seen)
 
 
-def _on(listeners: Iterable[Listener], ip: str, port: int = 0) -> Iterator[Address]:
-    for listener in listeners:
-        yield Address(listener=listener.id, ip=ip, port=port or listener.port)
-
-
-def _ips(host: str, seen: RelayPoolSeen) -> tuple[str, ...]:
+def _by_host(
+    listeners: Iterable[Listener], host: str, port: int, pool: RelayPool, seen: RelayPoolSeen
+) -> Iterator[Address]:
     try:
-        return (str(ipaddress.ip_address(host)),)
+        yield from _on(listeners, str(ipaddress.ip_address(host)), port)
     except ValueError:
-        return seen.resolved.get(host, ())
+        before = sorted({each.ip for each in pool.status.addresses if each.host == host})
+        for ip in seen.resolved.get(host, before):
+            yield from _on(listeners, ip, port, host)
+
+
+def _on(listeners: Iterable[Listener], ip: str, port: int = 0, host: str | None = None) -> Iterator[Address]:
+    for listener in listeners:
+        yield Address(listener=listener.id, ip=ip, port=port or listener.port, host=host)
 
 
 def _with_relay(nodes: Iterable[NodeSeen], pods: Iterable[PodSeen]) -> list[NodeSeen]:
@@ -89,7 +94,7 @@ def _ips_of_nodes(nodes: Iterable[NodeSeen]) -> Iterator[str]:
         yield from (ip for ip in node.addresses if ":" not in ip)
 
 
-def _is_public(ip: str) -> bool:
+def _is_usable(ip: str) -> bool:
     try:
         address = ipaddress.ip_address(ip)
     except ValueError:
