@@ -145,6 +145,12 @@ def test_a_daemon_set_has_no_replicas_and_is_not_spread() -> None:
     assert len(workload()["spec"]["template"]["spec"]["topologySpreadConstraints"]) == 2
 
 
+def test_only_a_deployment_has_a_disruption_budget() -> None:
+    assert child("PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
+    kinds = [each["kind"] for each in relay_children(relay_pool(**DaemonSet))]
+    assert sorted(kinds) == ["Role", "RoleBinding", "Service", "ServiceAccount"]
+
+
 @pytest.mark.parametrize("kind", ["LoadBalancer", "NodePort"])
 def test_a_service_keeps_the_addresses_of_clients(kind: str) -> None:
     spec = child("Service", exposure={"type": kind, "nodePort": 30478})["spec"]

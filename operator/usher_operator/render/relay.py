@@ -57,13 +57,10 @@ def namespaces(pool: RelayPool) -> tuple[str, ...]:
 
 def relay_children(pool: RelayPool) -> list[Json]:
     """Return all children but the workload, each labelled with its revision."""
-    children = (
-        pod.service_account(pool, RELAY),
-        _role(pool),
-        _role_binding(pool),
-        _service(pool),
-        pod.disruption_budget(pool, RELAY, pool.spec.disruption),
-    )
+    children = [pod.service_account(pool, RELAY), _role(pool), _role_binding(pool), _service(pool)]
+    if pool.spec.workload == "Deployment":
+        # A budget counts by the scale subresource, which a DaemonSet has not; node drains pass over its pods.
+        children.append(pod.disruption_budget(pool, RELAY, pool.spec.disruption))
     return [with_revision(child) for child in children]
 
 
