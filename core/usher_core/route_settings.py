@@ -38,7 +38,7 @@ class RouteSettings(ProgramSettings):
         default=(),
         max_length=MAX_NAMESPACES,
         description="Kubernetes namespace (repeatable) whose transceiver pods are the routes, in place of "
-        "--routes-file; needs to get, list and watch pods there",
+        "--routes-file; needs to list and watch pods there",
     )
     pods_selector: str = Field(
         default="",

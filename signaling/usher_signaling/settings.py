@@ -53,7 +53,7 @@ class SignalingSettings(RouteSettings):
         default=(),
         max_length=MAX_NAMESPACES,
         description="Kubernetes namespace (repeatable) whose RelayPools tell further public addresses: an answer names "
-        "those of the pools that serve its transceiver, behind --advertise; needs to get, list and watch relaypools",
+        "those of the pools that serve its transceiver, behind --advertise; needs to list and watch relaypools",
     )
 
     region: str = Field(

@@ -173,7 +173,7 @@ async def test_a_role_of_one_namespace_is_enough_and_a_missing_one_is_named(
             while "pods is forbidden" not in source.status().fault:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         assert not source.status().loaded
-        rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
+        rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}]
         await api.create({**rbac, "kind": "Role", "rules": rules})
         subject = {"kind": "ServiceAccount", "name": "relay", "namespace": namespace}
         role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "relay"}

@@ -81,7 +81,7 @@ def test_a_label_selector_becomes_the_text_of_a_request() -> None:
 
 def test_relays_may_watch_pods_and_nothing_else() -> None:
     (rule,) = child("Role")["rules"]
-    assert rule == {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
+    assert rule == {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}
     binding = child("RoleBinding")
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "edge-relay", "namespace": "calls"}]
     spec = workload()["spec"]["template"]["spec"]
