@@ -16,6 +16,8 @@ USER = 65_532
 """The user and group `nonroot` of our images; numeric, since a kubelet can't check a name."""
 KEYS_PATH = "/etc/usher/keys"
 TOKEN_PATH = "/etc/usher/token"
+PROBE_TIMEOUT_S = 5
+"""A program under full load answers late; one that shall not be used any more says so at once."""
 CONTAINER_ANNOTATION = "kubectl.kubernetes.io/default-container"
 
 Json = dict[str, Any]
@@ -107,7 +109,7 @@ def http_probe(path: str, port: str, period: int, failures: int) -> Json:
     return {
         "httpGet": {"path": path, "port": port, "scheme": "HTTP"},
         "periodSeconds": period,
-        "timeoutSeconds": min(period, 5),
+        "timeoutSeconds": PROBE_TIMEOUT_S,
         "failureThreshold": failures,
     }
 
