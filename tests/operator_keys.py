@@ -112,7 +112,8 @@ class World:
         )
 
     def _answer(self, name: str) -> HeldKeys | None:
-        if name in self.silent or name not in self.files:
+        pod = self.pods[name]
+        if name in self.silent or name not in self.files or pod.phase != "Running" or pod.waiting_reason:
             return None
         return HeldKeys(keys=held_keys(self.files[name]), ufrags=self.ufrags.get(name, {}))
 
@@ -197,8 +198,8 @@ class World:
         self.now += seconds
 
     def start(self, kind: str, name: str, *, ready: bool = True) -> None:
-        """Start a pod: its files are what the Secret holds now."""
-        self.pods[name] = pod(kind, name, ready=ready)
+        """Start a pod: its files are what the Secret holds now. One that is not ready yet does not run yet."""
+        self.pods[name] = pod(kind, name, ready=ready, phase="Running" if ready else "Pending")
         self.reload(name)
 
     def reload(self, name: str) -> None:

@@ -1,7 +1,8 @@
 """No call is lost to a rotation of keys: whatever lags, crashes or comes late, and with two operators at work.
 
-Relays and transceivers that are ready may read their Secrets as late as they like. Those that are not ready, and
-signaling, which reports nothing, read them within KUBELET_S. Pods that end read nothing any more.
+Relays and transceivers that run may read their Secrets as late as they like. Those whose container does not run, and
+signaling, which reports nothing, read them within KUBELET_S. Pods that end read nothing any more. Pods of a node that
+has lost the API server are not ready, read nothing, hear nothing of their end, answer nothing, and carry their calls.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -80,6 +82,7 @@ class Rotation(RuleBasedStateMachine):
         self.calls: list[Call] = []
         self.signaling: dict[str, KeyFile] = {}
         self.written: dict[str, float] = {}
+        self.cut_off: set[str] = set()
         self.number = 0
         self.world.settle()
         for kind in ("relay", "transceiver"):
@@ -180,12 +183,34 @@ class Rotation(RuleBasedStateMachine):
         if len(self._names(kind)) < MOST_PODS:
             self._start(kind, ready=False)
 
-    @rule(pick=ANY, ready=st.booleans())
-    def change_readiness(self, pick: int, ready: bool) -> None:
-        pods = [pod for pod in self.world.pods.values() if pod.deleted_at is None]
+    @rule(pick=ANY, ready=st.booleans(), waits=st.booleans())
+    def change_readiness(self, pick: int, ready: bool, waits: bool = False) -> None:
+        """A pod gets ready, or is not any more: it still runs, or its container waits to be started again."""
+        pods = [pod for pod in self.world.pods.values() if pod.deleted_at is None and pod.name not in self.cut_off]
         if pods:
             pod = pods[pick % len(pods)]
-            self.world.pods[pod.name] = replace(pod, ready=ready)
+            reason = "CrashLoopBackOff" if waits and not ready else ""
+            self.world.pods[pod.name] = replace(pod, ready=ready, phase="Running", waiting_reason=reason)
+
+    @rule(pick=ANY)
+    def lose_a_node(self, pick: int) -> None:
+        """The node of a pod no longer reaches the API server."""
+        pods = [pod for pod in self.world.pods.values() if pod.ready]
+        if pods:
+            pod = pods[pick % len(pods)]
+            self.cut_off.add(pod.name)
+            self.world.silent.add(pod.name)
+            self.world.pods[pod.name] = replace(pod, ready=False)
+
+    @precondition(lambda self: self.cut_off)
+    @rule(pick=ANY)
+    def find_a_node(self, pick: int) -> None:
+        """A node is back: its pods are ready, or end if that is overdue."""
+        name = sorted(self.cut_off)[pick % len(self.cut_off)]
+        self.cut_off.remove(name)
+        self.world.silent.remove(name)
+        self.world.pods[name] = replace(self.world.pods[name], ready=True)
+        self._pass(0)
 
     @rule(pick=ANY, grace=st.sampled_from([0, 30, 90, 3_600]))
     def end(self, pick: int, grace: float) -> None:
@@ -215,8 +240,9 @@ class Rotation(RuleBasedStateMachine):
 
     @rule(pick=ANY)
     def reload(self, pick: int) -> None:
-        if self.world.pods:
-            self.world.reload(list(self.world.pods)[pick % len(self.world.pods)])
+        reached = [name for name in self.world.pods if name not in self.cut_off]
+        if reached:
+            self.world.reload(reached[pick % len(reached)])
 
     @rule()
     def start_signaling(self) -> None:
@@ -259,9 +285,11 @@ class Rotation(RuleBasedStateMachine):
     def _keep_deadlines(self) -> None:
         now = self.world.now
         for name, pod in list(self.world.pods.items()):
+            if name in self.cut_off:
+                continue
             if pod.deleted_at is not None and pod.deleted_at <= now:
                 del self.world.pods[name], self.world.files[name]
-            elif not pod.ready and self._is_due(SECRET_OF[pod.labels[names.COMPONENT_LABEL]]):
+            elif not _runs(pod) and self._is_due(SECRET_OF[pod.labels[names.COMPONENT_LABEL]]):
                 self.world.reload(name)
         if self._is_due(names.SIGNALING_KEYS_SECRET):
             self.signaling = dict.fromkeys(self.signaling, self.world.file(names.SIGNALING_KEYS_SECRET))
@@ -271,6 +299,9 @@ class Rotation(RuleBasedStateMachine):
         return self.world.now >= self.written.get(secret, 0) + KUBELET_S
 
     # ---- what holds
+
+    def _carries_calls(self, pod: PodSeen) -> bool:
+        return pod.ready or pod.name in self.cut_off
 
     @rule(pick=ANY, random=st.binary(min_size=5, max_size=5))
     def call(self, pick: int, random: bytes) -> None:
@@ -289,7 +320,7 @@ class Rotation(RuleBasedStateMachine):
 
     @invariant()
     def nobody_loses_a_call(self) -> None:
-        relays = self._names("relay", lambda pod: pod.ready)
+        relays = self._names("relay", self._carries_calls)
         for name in self._names("transceiver"):
             for cluster in self._clusters_of(name):
                 self._opened_by_all(relays, self._ufrag(name, cluster, b"fresh"), f"a new call of {name}")
@@ -305,8 +336,8 @@ class Rotation(RuleBasedStateMachine):
 
     @invariant()
     def hop_datagrams_verify_at_the_other_side(self) -> None:
-        relays = self._names("relay", lambda pod: pod.ready)
-        transceivers = self._names("transceiver", lambda pod: pod.ready)
+        relays = self._names("relay", self._carries_calls)
+        transceivers = self._names("transceiver", self._carries_calls)
         for one in relays:
             for other in transceivers:
                 self._verifies(one, other)
@@ -336,6 +367,10 @@ class Rotation(RuleBasedStateMachine):
                 raise AssertionError(str(error)) from error
 
 
+def _runs(pod: PodSeen) -> bool:
+    return pod.phase == "Running" and not pod.waiting_reason
+
+
 def begun() -> Rotation:
     machine = Rotation()
     machine.begin(seed=1, every=0)
@@ -361,6 +396,22 @@ def test_a_transceiver_that_ends_while_relays_go_on_to_the_new_key() -> None:
     machine.end(pick=list(machine.world.pods).index("transceiver-2"), grace=3_600)
     machine.call(pick=0, random=bytes(5))
     machine.rotate(first=BOTH, second=("relay",), third=(), hours=0)
+    check(machine)
+
+
+@pytest.mark.parametrize("name", ["relay-1", "transceiver-2"])
+@pytest.mark.parametrize("grace", [None, 30])
+def test_a_node_that_has_lost_the_api_server_carries_its_calls_on(name: str, grace: float | None) -> None:
+    machine = begun()
+    machine.start("relay")
+    machine.change_readiness(pick=list(machine.world.pods).index("relay-4"), ready=True)
+    machine.call(pick=0, random=bytes(5))
+    machine.lose_a_node(pick=list(machine.world.pods).index(name))
+    if grace is not None:
+        machine.end(pick=list(machine.world.pods).index(name), grace=grace)
+    machine.rotate(first=BOTH, second=BOTH, third=BOTH, hours=1)
+    machine.come_to_rest(0)
+    machine.ready_ones_reload(kinds=BOTH)
     check(machine)
 
 

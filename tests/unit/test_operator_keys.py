@@ -232,31 +232,74 @@ def test_a_pod_that_is_gone_blocks_nothing(world: World) -> None:
     assert world.keys.given is None
 
 
-def test_an_ending_pod_blocks_only_as_long_as_its_calls_may_last(world: World) -> None:
-    world.end("transceiver-2", grace=3600)
+@pytest.mark.parametrize("kind", ["relay", "transceiver"])
+def test_a_pod_that_runs_but_is_not_ready_blocks_however_long_since_it_may_carry_calls(world: World, kind: str) -> None:
+    name = f"{kind}-2"
+    world.pods[name] = replace(world.pods[name], ready=False)
+    world.silent.add(name)
+    world.demand("now")
+    world.settle()
+    world.reload_all(but=name)
+    world.wait(DAY)
+    assert f"blocked for more than 10 minutes by {name} (does not answer)" in world.settle().note
+    assert world.keys.given is not None
+
+
+def test_a_pod_of_a_lost_node_blocks_until_its_object_is_gone_also_past_its_grace(world: World) -> None:
+    world.pods["relay-2"] = replace(world.pods["relay-2"], ready=False)
+    world.silent.add("relay-2")
+    world.end("relay-2", grace=30)
     world.demand("now")
     world.settle()
     world.reload_all()
-    world.wait(3599)
-    assert "transceiver-2" in world.settle().note
+    world.wait(DAY)
+    assert "relay-2" in world.settle().note
     assert world.keys.given is not None
-    world.wait(1)
+    del world.pods["relay-2"]
     world.settle()
     assert world.keys.given is None
 
 
-def test_a_pod_that_never_gets_ready_blocks_until_its_files_must_be_new(world: World) -> None:
-    world.pods["relay-2"] = replace(world.pods["relay-2"], ready=False)
-    world.silent.add("relay-2")
+def test_an_ending_pod_blocks_as_long_as_it_is_there(world: World) -> None:
+    world.end("transceiver-2", grace=3600)
     world.demand("now")
     world.settle()
     world.reload_all()
+    world.wait(3600)
+    assert "transceiver-2" in world.settle().note
+    assert world.keys.given is not None
+    world.pods["transceiver-2"] = replace(world.pods["transceiver-2"], phase="Succeeded", ready=False)
+    world.settle()
+    assert world.keys.given is None
+
+
+@pytest.mark.parametrize("change", [{"phase": "Pending"}, {"waiting_reason": "CrashLoopBackOff"}])
+def test_a_pod_whose_container_does_not_run_blocks_until_its_files_must_be_new(
+    world: World, change: dict[str, Any]
+) -> None:
+    world.demand("now")
+    world.settle()
+    world.reload_all(but="relay-2")
+    world.pods["relay-2"] = replace(world.pods["relay-2"], ready=False, **change)
     world.wait(SETTLE_S - 1)
     world.settle()
     assert world.keys.given is not None
     world.wait(1)
     world.settle()
     assert world.keys.given is None
+
+
+def test_a_pod_that_answers_runs_though_another_container_of_it_waits(world: World) -> None:
+    world.demand("now")
+    world.settle()
+    world.reload_all(but="relay-2")
+    seen = world.seen()
+    relays = [
+        replace(each, pod=replace(each.pod, ready=False, waiting_reason="CrashLoopBackOff")) for each in seen.relays
+    ]
+    plan = plan_keys(replace(seen, relays=tuple(relays)), world.settings, world.now + DAY, fresh(0, 0))
+    assert "relay-2" in plan.note
+    assert plan.actions == ()
 
 
 def test_an_old_key_stays_while_a_program_still_uses_it(world: World) -> None:

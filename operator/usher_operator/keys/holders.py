@@ -62,9 +62,10 @@ def lagging(
 ) -> tuple[Holder, ...]:
     """Return those that have not passed the test and have to be waited for.
 
-    A ready pod is waited for however long it takes: it carries calls. One that is not ready may be ready in a moment,
-    so it is waited for until its files must be the new ones. One that is ending is waited for until its time is over:
-    it carries the calls it has, and a kubelet need not change the files of a pod that ends.
+    A pod whose program may run is waited for however long it takes, ready or not, ending or not: it may carry calls.
+    A node that has lost the API server is the hard case: its pods are not ready, then deleted, get no changed Secret
+    and go on with their calls, until their objects are gone. One whose container does not run may run in a moment, so
+    it is waited for until its files must be the new ones.
 
     Args:
         holders: all programs of a kind.
@@ -73,16 +74,17 @@ def lagging(
         now: Unix seconds.
     """
     return tuple(
-        holder for holder in holders if not (holder.held and test(holder.held)) and _counts(holder.pod, given_at, now)
+        holder for holder in holders if not (holder.held and test(holder.held)) and _counts(holder, given_at, now)
     )
 
 
-def _counts(pod: PodSeen, given_at: float, now: float) -> bool:
+def _counts(holder: Holder, given_at: float, now: float) -> bool:
+    pod = holder.pod
     if pod.phase in ("Succeeded", "Failed"):
         return False
-    if pod.deleted_at is not None:
-        return now < pod.deleted_at
-    return pod.ready or now < given_at + SETTLE_S
+    may_run = pod.phase != "Pending" and not pod.waiting_reason
+    # The reason may be that of another container in the pod: whatever answers runs.
+    return may_run or holder.held is not None or now < given_at + SETTLE_S
 
 
 def pod_names(holders: Iterable[Holder]) -> str:
