@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.chart.rendering import NAMESPACE, SCENARIOS, Object, name_of, objects, pods
+from tests.chart.rendering import NAMESPACE, SCENARIOS, Object, by_name, name_of, objects, pods, template
 from usher_operator import kube, names
 from usher_operator.keys.secrets import ALL as KEY_SECRETS
 
@@ -114,11 +114,11 @@ DELETE_LEASES = {"coordination.k8s.io: leases": "list delete"}
 ALLOWED: dict[str, dict[str, dict[str, dict[str, str]]]] = {
     "defaults": {
         "fleet-usher-operator": {
-            "everywhere": {**OF_POOLS, "nodes": "list", "namespaces": "get"},
-            NAMESPACE: OF_LEASES,
+            "everywhere": {"nodes": "list", f"namespaces {NAMESPACE}": "get"},
+            NAMESPACE: {**OF_POOLS, **OF_LEASES},
         },
         "fleet-usher-signaling": {NAMESPACE: OF_SIGNALING},
-        "fleet-usher-uninstall": {"everywhere": DELETE_POOLS, NAMESPACE: {**OF_UNINSTALL, **DELETE_LEASES}},
+        "fleet-usher-uninstall": {NAMESPACE: {**DELETE_POOLS, **OF_UNINSTALL, **DELETE_LEASES}},
     },
     "everything": {
         "my-operator": {
@@ -138,7 +138,7 @@ ALLOWED: dict[str, dict[str, dict[str, dict[str, str]]]] = {
             "shared": DELETE_LEASES,
         },
     },
-    "minimal": {"fleet-usher-operator": {"everywhere": OF_POOLS, NAMESPACE: OF_LEASES}},
+    "minimal": {"fleet-usher-operator": {NAMESPACE: {**OF_POOLS, **OF_LEASES}}},
 }
 """Per scenario: what a ServiceAccount may do, and where."""
 
@@ -166,7 +166,7 @@ def rights(scenario: str) -> dict[str, dict[str, dict[str, str]]]:
             assert (subject["kind"], subject["namespace"]) == ("ServiceAccount", NAMESPACE)
             for rule in roles[one["roleRef"]["kind"], namespace, one["roleRef"]["name"]]:
                 what, verbs = told(rule)
-                assert what not in given[subject["name"]][namespace or "everywhere"]
+                assert given[subject["name"]][namespace or "everywhere"].get(what, verbs) == verbs
                 given[subject["name"]][namespace or "everywhere"][what] = verbs
     return {account: {**places} for account, places in given.items()}
 
@@ -174,6 +174,36 @@ def rights(scenario: str) -> dict[str, dict[str, dict[str, str]]]:
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_service_accounts_may_do_this_and_no_more(scenario: str) -> None:
     assert rights(scenario) == ALLOWED[scenario]
+
+
+@pytest.mark.parametrize("scenario", sorted({*SCENARIOS} - {"everything"}))
+def test_without_cluster_wide_nobody_writes_or_reads_a_secret_outside_the_named_namespaces(scenario: str) -> None:
+    """What the operator may do, whoever holds it may do: with all namespaces that is the whole cluster."""
+    for places in rights(scenario).values():
+        assert set(places.get("everywhere", {}).values()) <= {"list", "get"}
+        assert {what.partition(" ")[0] for what in places.get("everywhere", {})} <= {"nodes", "namespaces"}
+
+
+def test_all_namespaces_and_named_ones_exclude_each_other() -> None:
+    outcome = template("--set=operator.clusterWide=true", "--set=operator.watchNamespaces={voice}")
+    assert outcome.returncode != 0
+    assert "operator.clusterWide and operator.watchNamespaces exclude each other" in outcome.stderr
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_the_operator_the_uninstaller_and_the_monitor_look_after_the_same_namespaces(scenario: str) -> None:
+    watched = {"defaults": [NAMESPACE], "minimal": [NAMESPACE], "namespaced": ["voice", "calls"], "everything": []}
+    found = by_name(scenario)
+    [operator] = found["Deployment/fleet-usher-operator"]["spec"]["template"]["spec"]["containers"]
+    given = {each["name"]: each.get("value", "") for each in operator["env"]}.get("USHER_NAMESPACES", "")
+    assert given.split(",") == (watched[scenario] or [""])
+    if job := found.get("Job/fleet-usher-uninstall"):
+        [container] = job["spec"]["template"]["spec"]["containers"]
+        told = [each.partition("=")[2] for each in container["args"] if each.startswith("--namespace=")]
+        assert told == watched[scenario]
+    monitor = by_name(scenario, "--set=metrics.renderMode=Always", "--set=metrics.podMonitor.enabled=true")
+    selector = monitor["PodMonitor/fleet-usher-pools"]["spec"]["namespaceSelector"]
+    assert selector == ({"matchNames": watched[scenario]} if watched[scenario] else {"any": True})
 
 
 @pytest.mark.parametrize("scenario", ["namespaced"])

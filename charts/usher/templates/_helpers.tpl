@@ -74,6 +74,16 @@ labels:
 {{- default .Release.Namespace .Values.signaling.poolsNamespace -}}
 {{- end -}}
 
+{{/* Namespaces that the operator looks after, as a JSON list; [] with clusterWide: all of them */}}
+{{- define "usher.watchNamespaces" -}}
+{{- with .Values.operator -}}
+{{- if and .clusterWide .watchNamespaces -}}
+{{- fail "operator.clusterWide and operator.watchNamespaces exclude each other: name namespaces, or look after all of them" -}}
+{{- end -}}
+{{- ternary list (default (list $.Release.Namespace) .watchNamespaces) .clusterWide | toJson -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Whether metrics objects can be made: "true" or "" */}}
 {{- define "usher.hasPrometheusOperator" -}}
 {{- if or (eq .Values.metrics.renderMode "Always") (.Capabilities.APIVersions.Has "monitoring.coreos.com/v1") -}}true{{- end -}}
