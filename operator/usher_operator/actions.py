@@ -52,12 +52,14 @@ class Replace:
 class JsonPatch:
     """RFC 6902 operations in one request; a `test` among them makes it a compare-and-swap.
 
-    It is left out when one of the pods named in `waits_for` did not answer its SetDrain of the same plan.
+    It is left out when one of the pods named in `waits_for` did not answer its SetDrain of the same plan. Nothing rests
+    on one that `stands_alone`: the plan goes on when it is refused or meets a conflict.
     """
 
     target: Reference
     operations: tuple[Mapping[str, Any], ...]
     waits_for: tuple[str, ...] = ()
+    stands_alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

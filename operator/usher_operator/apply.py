@@ -47,6 +47,8 @@ MAX_EVENT_MESSAGE = 1024
 DRAINS_S = 20.0
 """For all drains that follow one another: those that answer take ms each, silent ones seconds."""
 KEEP_TRIES = 5
+MAX_FAULTS = 8
+"""Refusals of one plan that are told: a policy may be against every pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +61,17 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a plan. `faults`: what was refused. `silent`: the transceivers that did not answer, and why."""
+    """What came of a plan.
+
+    Attributes:
+        faults: what was refused, the first MAX_FAULTS.
+        silent: the transceivers that did not answer, and why.
+        lost: the objects whose own patch met a conflict.
+    """
 
     faults: tuple[Fault, ...] = ()
     silent: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +102,16 @@ class Applier:
         """Do one thing after the other.
 
         A child that the API server refuses for good (a bad field, a missing right) does not keep the rest from being
-        done: a pool whose new template is wrong still gives ids to its pods. Nor does a transceiver that is silent,
-        but for the patches that wait for it. Any other failure ends the course, since what follows may rest on it, as
-        ids rest on the Lease.
+        done: a pool whose new template is wrong still gives ids to its pods. Nor does a patch that stands alone, as
+        that of a pod that can't be changed, nor a transceiver that is silent, but for the patches that wait for it.
+        Any other failure ends the course, since what follows may rest on it, as ids rest on the Lease.
 
         Raises KubeError: ConflictError when somebody was faster (plan again soon), UnavailableError and others when
         nothing more can be done now.
         """
         faults: list[Fault] = []
         silent: dict[str, str] = {}
+        lost: list[str] = []
         for is_drain, group in itertools.groupby(actions, lambda action: isinstance(action, SetDrain)):
             if is_drain:
                 silent |= await self._tell_all([action for action in group if isinstance(action, SetDrain)], token)
@@ -109,14 +119,20 @@ class Applier:
             for action in group:
                 if isinstance(action, JsonPatch) and not silent.keys().isdisjoint(action.waits_for):
                     continue
+                stands_alone = isinstance(action, JsonPatch) and action.stands_alone
                 try:
                     await self._do(action, subject)
+                except ConflictError:
+                    if not stands_alone:
+                        raise
+                    lost.append(_what(action))
                 except (InvalidError, ForbiddenError, NotFoundError) as error:
                     log.warning("refused by the API server", pool=subject.target.name, error=str(error))
-                    faults.append(_fault(action, error))
-                    if not isinstance(action, Apply):
-                        return Outcome(tuple(faults), tuple(silent.values()))
-        return Outcome(tuple(faults), tuple(silent.values()))
+                    if len(faults) < MAX_FAULTS:
+                        faults.append(_fault(action, error))
+                    if not (stands_alone or isinstance(action, Apply)):
+                        return Outcome(tuple(faults), tuple(silent.values()), tuple(lost))
+        return Outcome(tuple(faults), tuple(silent.values()), tuple(lost))
 
     async def write_status(self, subject: Subject, status: Manifest, current: Any) -> None:
         """Write the status if it differs from the current one.

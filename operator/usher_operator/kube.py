@@ -77,6 +77,12 @@ class ForbiddenError(KubeError):
     reason = "forbidden"
 
 
+class UnauthorizedError(KubeError):
+    """The API server does not know who we are."""
+
+    reason = "unauthorized"
+
+
 class UnavailableError(KubeError):
     """No answer, or one that says "later". Whether a write was done is unknown."""
 
@@ -315,7 +321,10 @@ def _error(what: str, status: int, answer: Json, *, is_patch: bool) -> KubeError
             return ConflictError(text)
         case 400 | 413 | 422:
             return InvalidError(message or text)
-        case 401 | 403:
+        case 401:
+            fix = "its token has expired or is of another cluster; the next one of the ServiceAccount is read by itself"
+            return UnauthorizedError(f"the API server does not accept the operator's login, {fix}: {text}")
+        case 403:
             return ForbiddenError(text)
         case 429:
             return UnavailableError(text)

@@ -18,7 +18,7 @@ from usher_operator.actions import Plan, Reference, Tell
 from usher_operator.api.common import Condition
 from usher_operator.api.relay_pool import RelayPool
 from usher_operator.api.transceiver_pool import TransceiverPool
-from usher_operator.apply import Applier, Fault, Subject
+from usher_operator.apply import MAX_FAULTS, Applier, Fault, Subject
 from usher_operator.conditions import Verdict, merge
 from usher_operator.keys_keeper import KeysKeeper
 from usher_operator.kube import ConflictError, ForbiddenError, InvalidError, KubeApi, KubeError, NotFoundError
@@ -37,6 +37,10 @@ SETTLE_S = 0.05
 """After an event, so that a burst of them is one look."""
 MAX_SETTLE_S = 1.0
 CONFLICT_S = 0.1
+MAX_CONFLICT_S = 5.0
+CONFLICTS_TOLD = 10
+"""Conflicts in a row, over half a minute: somebody is never so unlucky."""
+REFUSED_S = 1.0
 SILENT_POD_S = 2.0
 ERROR_S = 0.25
 MAX_ERROR_S = 10.0
@@ -96,6 +100,8 @@ class _State:
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     failures: int = 0
     conflicts: int = 0
+    lost: Mapping[str, int] = field(default_factory=dict)
+    """Objects whose patch met a conflict, and how often in a row."""
     began: float | None = None
     waiting_since: tuple[float, ...] = ()
 
@@ -208,7 +214,10 @@ class Reconciler:
             state.conflicts += 1
             self._count(key, "conflict", error.reason)
             log.info("somebody was faster; looking again", pool=key.name, error=str(error))
-            return Look(min(CONFLICT_S * 2 ** min(state.conflicts - 1, 6), 5.0) * _jitter(), settled=False)
+            if state.conflicts >= CONFLICTS_TOLD:
+                fault = _never_taken(str(error))
+                await self._say(key, Verdict("Ready", "False", fault.reason, fault.message[:1000]))
+            return Look(_after_conflict(state.conflicts), settled=False)
         except KubeError as error:
             return await self._failed(key, state, error.reason, error)
         except Exception as error:
@@ -244,14 +253,21 @@ class Reconciler:
             token = ""
             plan = self._plans.relay_pool(pool, await self._observer.relay_pool(pool, _view(pool, keys)), now)
         outcome = await self._applier.carry_out(plan.actions, subject, token)
-        await self._applier.write_status(subject, with_faults(plan.status, outcome.faults, pool, now), current)
-        warnings = [Tell("Warning", fault.reason, fault.message) for fault in outcome.faults]
+        state.lost = {what: state.lost.get(what, 0) + 1 for what in outcome.lost}
+        stubborn = [_never_taken(what) for what, n in state.lost.items() if n >= CONFLICTS_TOLD]
+        faults = (*outcome.faults, *stubborn[:MAX_FAULTS])
+        await self._applier.write_status(subject, with_faults(plan.status, faults, pool, now), current)
+        warnings = [Tell("Warning", fault.reason, fault.message) for fault in faults]
         await self._applier.carry_out(warnings, subject, token)
         if is_deleting(pool) and plan.done:
             await self._keys.current(subject, now=True)
         again = plan.look_again if plan.look_again is not None else LOOK_EVERY_S * _jitter()
         if is_deleting(pool) and plan.look_again is None:
             again = DELETING_S
+        if outcome.lost:
+            again = min(again, _after_conflict(max(state.lost.values())))
+        if outcome.faults:
+            again = max(again, REFUSED_S)
         if outcome.silent:
             # The plan knows of them from the loads; the status says it.
             self._count_silent(key, outcome.silent)
@@ -274,13 +290,17 @@ class Reconciler:
             "a look at a pool failed", pool=key.name, reason=reason, error=str(error), again_in_s=round(again, 1)
         )
         if reason not in ("unavailable", "not_leader") and state.failures > 1:
-            verdict = Verdict("Ready", "False", "ReconcileFailed", f"the operator tries again: {error}"[:1000])
-            try:
-                if body := await self._api.get(key.target):
-                    await self._write_fault(key, body, verdict)
-            except KubeError as further:
-                log.debug("nor could the status be written", pool=key.name, error=str(further))
+            text = f"the operator tries again: {error}"[:1000]
+            await self._say(key, Verdict("Ready", "False", "ReconcileFailed", text))
         return Look(again, settled=False)
+
+    async def _say(self, key: PoolKey, verdict: Verdict) -> None:
+        """Write a condition, if it can be written at all."""
+        try:
+            if body := await self._api.get(key.target):
+                await self._write_fault(key, body, verdict)
+        except KubeError as error:
+            log.debug("nor could the status be written", pool=key.name, error=str(error))
 
     async def _write_fault(self, key: PoolKey, body: Mapping[str, Any], verdict: Verdict) -> None:
         """Change one condition of a status that can't be made anew."""
@@ -315,6 +335,19 @@ def with_faults(status: Mapping[str, Any], faults: tuple[Fault, ...], pool: Pool
     [ready] = merge([verdict], pool.status.conditions, pool.metadata.generation, now)
     others = [entry for entry in status.get("conditions", ()) if entry["type"] != "Ready"]
     return {**status, "conditions": [*others, ready]}
+
+
+def _never_taken(what: str) -> Fault:
+    """Return what is wrong where a change is never taken; that somebody else is faster looks just like it."""
+    text = (
+        f"{CONFLICTS_TOLD} changes in a row met a conflict; see which program writes that object all the time, or "
+        f"which policy or webhook is against the change; the operator goes on trying: {what}"
+    )
+    return Fault("Conflict", text)
+
+
+def _after_conflict(times: int) -> float:
+    return min(CONFLICT_S * 2.0 ** min(times - 1, 6), MAX_CONFLICT_S) * _jitter()
 
 
 def _view(pool: Pool, keys: KeysPlan) -> KeysView:

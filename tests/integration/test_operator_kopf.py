@@ -346,6 +346,43 @@ async def test_a_refused_deployment_is_said_and_ids_are_given_all_the_same(rig):
         await rig.api.until(lambda: len(set(rig.ids())) == 3, "the new pod has an id")
 
 
+@pytest.mark.parametrize(("code", "reason"), [(403, "Forbidden"), (409, "Conflict")])
+async def test_a_pod_that_cannot_be_changed_keeps_no_other_one_from_its_id_and_is_told_of(
+    rig, monkeypatch, code, reason
+):
+    monkeypatch.setattr("usher_operator.reconciler.MAX_CONFLICT_S", 0.1)
+    stubborn: list[str] = []
+
+    def refuse_the_first_pod(_type: str, body: dict[str, Any]) -> None:
+        if body["kind"] == "Pod" and not stubborn:
+            stubborn.append(body["metadata"]["name"])
+            rig.api.fail(code, verb="patch", resource="pods", name=stubborn[0], times=10_000)
+
+    rig.api.on_change(refuse_the_first_pod)
+    async with rig.operator():
+        rig.pool()
+        await rig.api.until(lambda: len(set(rig.ids())) == 2, "the others have ids")
+        await rig.api.until(lambda: rig.condition("Ready") == ("False", reason), "the status says so", 20)
+        conditions = rig.api.get("TransceiverPool", NAMESPACE, "p")["status"]["conditions"]
+        assert stubborn[0] in next(found["message"] for found in conditions if found["type"] == "Ready")
+        rig.api.heal()
+        await rig.ready()
+
+
+async def test_a_change_that_never_ceases_to_meet_conflicts_is_said_in_the_status(rig, monkeypatch):
+    monkeypatch.setattr("usher_operator.reconciler.MAX_CONFLICT_S", 0.1)
+    async with rig.operator():
+        rig.pool()
+        await rig.ready()
+        # An answer of 422 without causes: a `test` that fails, or an operation that never works.
+        rig.api.fail(422, verb="patch", resource="deployments.apps", times=10_000)
+        rig.scale(5)
+        await rig.api.until(lambda: rig.condition("Ready") == ("False", "Conflict"), "the status says so", 20)
+        rig.api.heal()
+        await rig.api.until(lambda: len(set(rig.ids())) == 5, "it goes on")
+        await rig.ready()
+
+
 async def test_a_spec_that_no_crd_checked_is_said_in_the_status(rig):
     async with rig.operator():
         rig.pool(replicas="many")

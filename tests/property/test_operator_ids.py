@@ -249,10 +249,12 @@ class Ids(RuleBasedStateMachine):
                 self.write_status(doing)
                 self.doing[operator] = None
                 return
+            action = doing.actions.pop(0)
             try:
-                self.carry_out(doing.actions.pop(0))
+                self.carry_out(action)
             except ConflictError:
-                self.doing[operator] = None
+                if not stands_alone(action):
+                    self.doing[operator] = None
 
     def write_status(self, doing: Doing) -> None:
         pool = self.pools.get(doing.pool)
@@ -325,6 +327,10 @@ class Ids(RuleBasedStateMachine):
         if holder in self.pools:
             waiting = [pod for pod in self.pods.values() if pod["pool"] == holder and pod["spec"]["schedulingGates"]]
             assert waiting == []
+
+
+def stands_alone(action: Action) -> bool:
+    return isinstance(action, JsonPatch) and action.stands_alone
 
 
 def last_of(lease: Json) -> int:

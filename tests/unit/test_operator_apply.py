@@ -10,8 +10,8 @@ from kubernetes.aio.client import Configuration
 from tests.kube_fake import KubeFake
 from usher_core.internal_api import Load
 from usher_operator.actions import Apply, Create, Delete, JsonPatch, Reference, Replace, SetDrain, Tell
-from usher_operator.apply import Applier, Outcome, Subject
-from usher_operator.kube import ConflictError, HttpKubeApi, NotLeaderError, UnavailableError
+from usher_operator.apply import MAX_FAULTS, Applier, Outcome, Subject
+from usher_operator.kube import ConflictError, HttpKubeApi, NotLeaderError, UnauthorizedError, UnavailableError
 from usher_operator.loads import PodClient
 
 POOL = Subject(Reference("usher.fleet/v1alpha1", "TransceiverPool", "ns", "p"), "uid-of-p")
@@ -130,6 +130,31 @@ async def test_nothing_is_done_on_a_lease_that_was_refused(server, rig, code):
     [fault] = (await rig.do(*actions)).faults
     assert fault.reason == ("Forbidden" if code == 403 else "Refused")
     assert [call.verb for call in server.writes()] == ["create"]
+
+
+@pytest.mark.parametrize("code", [409, 422, 403])
+async def test_a_patch_that_stands_alone_stops_nothing_when_it_fails(server, rig, code):
+    for name in "ab":
+        server.create(config_map(name))
+    server.fail(code, verb="patch", name="a")
+    add = ({"op": "add", "path": "/data", "value": {"x": "1"}},)
+    outcome = await rig.do(*(JsonPatch(target(name), add, stands_alone=True) for name in "ab"))
+    assert server.get("ConfigMap", "ns", "b")["data"] == {"x": "1"}
+    # An answer of 422 without causes is a `test` that failed.
+    assert outcome.lost == (() if code == 403 else ("ConfigMap ns/a",))
+    assert [told.reason for told in outcome.faults] == (["Forbidden"] if code == 403 else [])
+
+
+async def test_of_many_refusals_some_are_told(server, rig):
+    server.fail(403, verb="patch", times=100)
+    patches = (JsonPatch(target(f"pod-{number}"), (), stands_alone=True) for number in range(100))
+    assert len((await rig.do(*patches)).faults) == MAX_FAULTS
+
+
+async def test_a_login_that_is_not_accepted_is_no_missing_right(server, rig):
+    server.fail(401, message="Unauthorized", times=2)
+    with pytest.raises(UnauthorizedError, match="does not accept the operator's login, its token has expired"):
+        await rig.do(Apply(config_map("a")))
 
 
 async def test_a_silent_transceiver_holds_up_only_what_waits_for_it(server, rig):

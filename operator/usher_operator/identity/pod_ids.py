@@ -1,11 +1,12 @@
 """Pod ids: each is given to one pod, ever (design D13).
 
 Why no id is given twice, whatever crashes or runs twice: ids of a batch are first taken out of the Lease, then noted on
-the pool, and only then written on pods, each write a compare-and-swap that stops the batch when it is lost. Of two
-operators only one moves the Lease. If the Lease is deleted or put back to an older state, the note on the pool is what
-the next batch starts above, and a slower operator whose ids are not yet on pods finds the note changed. Lease and note
-mend each other at the next look. If both are lost together (a restored backup), the clock and the pods that exist
-remain: ids run ahead of the clock by less than the size of the last burst, in seconds.
+the pool, and only then written on pods, each write a compare-and-swap. When that of Lease or note fails, the
+batch stops; a pod that can't be written only burns its id. Of two operators only one moves the Lease. If the Lease is
+deleted or put back to an older state, the note on the pool is what the next batch starts above, and a slower operator
+whose ids are not yet on pods finds the note changed. Lease and note mend each other at the next look. If both are lost
+together (a restored backup), the clock and the pods that exist remain: ids run ahead of the clock by less than the size
+of the last burst, in seconds.
 """
 
 from __future__ import annotations
@@ -133,4 +134,5 @@ def _give(pod: PodSeen, number: int) -> JsonPatch:
             {"op": "add", "path": f"/metadata/labels/{escape(POD_ID_LABEL)}", "value": str(number)},
             {"op": "remove", "path": gate},
         ),
+        stands_alone=True,
     )

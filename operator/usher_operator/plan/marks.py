@@ -36,10 +36,10 @@ def _marks(pods: Sequence[PodSeen], loads: Mapping[str, Load], now: float) -> It
                 KARPENTER_ANNOTATION: "true",
                 MARKED_AT_ANNOTATION: str(int(now)),
             }
-            yield pod_patch(pod, *annotation_operations(pod, marks))
+            yield pod_patch(pod, *annotation_operations(pod, marks), stands_alone=True)
         elif now - _seconds(marked_at or "") >= HOLD_S:
             names = (AUTOSCALER_SAFE_ANNOTATION, KARPENTER_ANNOTATION, MARKED_AT_ANNOTATION)
-            yield pod_patch(pod, *annotation_operations(pod, dict.fromkeys(names)))
+            yield pod_patch(pod, *annotation_operations(pod, dict.fromkeys(names)), stands_alone=True)
 
 
 def _seconds(text: str) -> float:

@@ -242,10 +242,11 @@ def _guards(pod: PodSeen) -> list[dict[str, Any]]:
     return guards
 
 
-def pod_patch(pod: PodSeen, *operations: dict[str, Any]) -> JsonPatch:
+def pod_patch(pod: PodSeen, *operations: dict[str, Any], stands_alone: bool = False) -> JsonPatch:
     """Return a patch of just this pod, not of a later one with its name."""
     guard = {"op": "test", "path": "/metadata/uid", "value": pod.uid}
-    return JsonPatch(Reference("v1", "Pod", pod.namespace, pod.name), (guard, *operations))
+    target = Reference("v1", "Pod", pod.namespace, pod.name)
+    return JsonPatch(target, (guard, *operations), stands_alone=stands_alone)
 
 
 def annotation_operations(pod: PodSeen, values: Mapping[str, str | None]) -> list[dict[str, Any]]:
