@@ -255,6 +255,8 @@ class Fleet:
         for name, arguments in looks.items():
             self._keep(folder / f"{name}.txt", arguments.split())
         for pod in self.namespace.list("pods"):
+            if "containerStatuses" not in pod["status"]:
+                continue  # not started: it has said nothing, and there may be thousands
             name = pod["metadata"]["name"]
             self._keep(folder / f"log-{name}.txt", ["logs", name, "--timestamps", "--tail=3000"])
             self._keep(folder / f"log-{name}-before.txt", ["logs", name, "--previous", "--timestamps", "--tail=1000"])
