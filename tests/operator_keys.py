@@ -79,6 +79,7 @@ class World:
     now: float = NOW
     settings: KeySettings = field(default_factory=lambda: KeySettings(0, CLUSTERS))
     clusters: frozenset[int] = frozenset()
+    longest_call: float = ACTIVE_FOR
     secrets: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     pods: dict[str, PodSeen] = field(default_factory=dict)
     files: dict[str, KeyFile] = field(default_factory=dict)
@@ -99,7 +100,7 @@ class World:
             relays=self.holders("relay"),
             transceivers=self.holders("transceiver"),
             clusters=self.clusters,
-            longest_call=ACTIVE_FOR,
+            longest_call=self.longest_call,
             is_wanted=True,
         )
 

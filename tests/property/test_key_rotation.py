@@ -7,6 +7,7 @@ has lost the API server are not ready, read nothing, hear nothing of their end, 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -70,6 +71,11 @@ class Call:
     ufrag: bytes
     until: float
 
+    @property
+    def letter(self) -> str:
+        """That of the key that made its ufrag."""
+        return chr(self.ufrag[0])
+
 
 class Rotation(RuleBasedStateMachine):
     """A namespace in which everything is late."""
@@ -96,6 +102,8 @@ class Rotation(RuleBasedStateMachine):
     def _seen_by(self, operator: Operator) -> KeysPlan:
         if self.world.now >= operator.watched_at + LOOK_LAG_S:
             operator.watch(self.world)
+
+        self.world.ufrags = {name: Counter(call.letter for call in self._calls_of(name)) for name in self.world.pods}
 
         def holders(kind: str) -> tuple[Holder, ...]:
             live = {holder.pod.name: holder.held for holder in self.world.holders(kind)}
@@ -167,6 +175,11 @@ class Rotation(RuleBasedStateMachine):
     def new_pool(self, cluster: int) -> None:
         self.world.clusters |= {cluster}
 
+    @rule(longest=st.sampled_from([0, 600, ACTIVE_FOR]))
+    def say_how_long_calls_last(self, longest: float) -> None:
+        """`maxSessionAge` of a paused pool changes, or its whole spec can't be read: its pods keep to the old one."""
+        self.world.longest_call = longest
+
     # ---- pods
 
     def _names(self, kind: str, test: Callable[[PodSeen], bool] = lambda pod: True) -> list[str]:
@@ -190,6 +203,8 @@ class Rotation(RuleBasedStateMachine):
         if pods:
             pod = pods[pick % len(pods)]
             reason = "CrashLoopBackOff" if waits and not ready else ""
+            if reason:
+                self.calls = [call for call in self.calls if call.transceiver != pod.name]
             self.world.pods[pod.name] = replace(pod, ready=ready, phase="Running", waiting_reason=reason)
 
     @rule(pick=ANY)
@@ -305,11 +320,14 @@ class Rotation(RuleBasedStateMachine):
 
     @rule(pick=ANY, random=st.binary(min_size=5, max_size=5))
     def call(self, pick: int, random: bytes) -> None:
-        transceivers = self._names("transceiver")
+        transceivers = self._names("transceiver", _runs)
         if transceivers and len(self.calls) < MOST_CALLS:
             name = transceivers[pick % len(transceivers)]
             for cluster in self._clusters_of(name):
                 self.calls.append(Call(name, self._ufrag(name, cluster, random), self.world.now + ACTIVE_FOR))
+
+    def _calls_of(self, name: str) -> list[Call]:
+        return [call for call in self.calls if call.transceiver == name]
 
     def _clusters_of(self, name: str) -> tuple[int, ...]:
         return self.world.files[name].ice[0].clusters
@@ -421,6 +439,20 @@ def test_a_transceiver_that_goes_on_with_the_old_key_for_hours() -> None:
     machine.wait_long(hours=3)
     machine.come_to_rest(0)
     machine.ready_ones_reload(kinds=("relay",))
+    check(machine)
+
+
+def test_a_call_that_is_longer_than_its_pool_says_by_now() -> None:
+    machine = begun()
+    machine.call(pick=0, random=bytes(5))
+    machine.say_how_long_calls_last(longest=0)
+    machine.rotate(first=BOTH, second=BOTH, third=BOTH, hours=0)
+    machine.wait(200)
+    machine.come_to_rest(0)
+    machine.wait(900)
+    machine.come_to_rest(0)
+    machine.ready_ones_reload(kinds=BOTH)
+    assert machine.calls
     check(machine)
 
 

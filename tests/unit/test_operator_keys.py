@@ -316,6 +316,49 @@ def test_an_old_key_stays_while_a_program_still_uses_it(world: World) -> None:
     assert "transceiver-1" in plan.note
 
 
+def with_an_old_key_whose_time_is_over(world: World) -> str:
+    """Let a key be left while pools say that calls are short, and let that time pass; return its letter."""
+    old = world.keys.active.letter
+    world.longest_call = 0
+    world.demand("now")
+    world.rotate_through()
+    world.wait(OLD_KEY_MARGIN_S)
+    return old
+
+
+def test_an_old_key_stays_while_a_call_has_it_however_short_calls_are_to_be_now(world: World) -> None:
+    old = world.keys.active.letter
+    world.ufrags["transceiver-2"] = {old: 1}
+    assert with_an_old_key_whose_time_is_over(world) == old
+    plan = world.settle()
+    assert [each.letter for each in world.keys.old] == [old]
+    assert f"key {old} is still needed by calls: waiting for transceiver-2" in plan.note
+    assert "transceiver-1" not in plan.note
+    world.wait(DAY)
+    assert "blocked for more than 10 minutes by transceiver-2" in world.settle().note
+    world.ufrags["transceiver-2"] = {old: 0}
+    world.settle()
+    assert world.keys.old == ()
+
+
+def test_an_old_key_stays_while_a_transceiver_that_runs_does_not_say_that_it_has_no_call_with_it(world: World) -> None:
+    old = with_an_old_key_whose_time_is_over(world)
+    world.silent.add("transceiver-2")
+    plan = world.settle()
+    assert [each.letter for each in world.keys.old] == [old]
+    assert "transceiver-2 (does not answer)" in plan.note
+    world.pods["transceiver-2"] = replace(world.pods["transceiver-2"], ready=False, waiting_reason="CrashLoopBackOff")
+    world.settle()
+    assert world.keys.old == ()
+
+
+def test_a_silent_relay_does_not_keep_an_old_key(world: World) -> None:
+    with_an_old_key_whose_time_is_over(world)
+    world.silent.add("relay-1")
+    world.settle()
+    assert world.keys.old == ()
+
+
 def test_signaling_uses_a_new_seal_only_when_all_replicas_must_have_it(world: World) -> None:
     old = world.keys.active.number
     world.demand("now")

@@ -37,6 +37,15 @@ def uses(generation: Generation) -> Callable[[HeldKeys], bool]:
     return _reports(generation, frozenset({KeyState.ACTIVE}))
 
 
+def is_rid_of(generation: Generation) -> Callable[[HeldKeys], bool]:
+    """Return a test: does a transceiver have no call whose ufrag this generation made?"""
+
+    def test(held: HeldKeys) -> bool:
+        return held.ufrags.get(generation.letter, 0) == 0
+
+    return test
+
+
 def serves(generations: Iterable[Generation], clusters: Iterable[int]) -> Callable[[HeldKeys], bool]:
     """Return a test: does a relay open ufrags of all these clusters, whichever of these generations made them?"""
     letters, wanted = {generation.letter for generation in generations}, frozenset(clusters)

@@ -14,7 +14,7 @@ from usher_core.errors import LocalError
 from usher_operator import names
 from usher_operator.actions import Action, Tell
 from usher_operator.keys import secrets
-from usher_operator.keys.holders import Holder, holds, lagging, pod_names, serves, uses
+from usher_operator.keys.holders import Holder, holds, is_rid_of, lagging, pod_names, serves, uses
 from usher_operator.keys.key_set import (
     GENERATION_BYTES,
     MAX_CLUSTERS,
@@ -61,7 +61,7 @@ class KeysSeen:
     clusters: frozenset[int]
     """Cluster ids of the TransceiverPools here, and of all pods here that still carry one."""
     longest_call: float
-    """Seconds: the longest `maxSessionAge` of the TransceiverPools here."""
+    """Seconds: the longest `maxSessionAge` of the TransceiverPools here. Calls of pods made before may be longer."""
     is_wanted: bool
     """Whether a pool or a pod here uses keys or token that the operator makes; if not, they are deleted."""
 
@@ -199,7 +199,7 @@ class _Look:
         return self._remove() or self._learn() or self._serve() or self._switch() or self._leave() or self._start()
 
     def _remove(self) -> _Step | None:
-        gone = [each for each in self.keys.old if each.gone_at is not None and each.gone_at <= self.now]
+        gone = [each for each in self._overdue() if not self._needing(each)]
         if not gone:
             return None
         left = tuple(each for each in self.keys.generations if each not in gone)
@@ -245,7 +245,7 @@ class _Look:
             return None
         gone_at = int(self.now + self.seen.longest_call) + OLD_KEY_MARGIN_S
         letters = ", ".join(each.letter for each in left)
-        told = f"nobody uses key {letters} for new calls any more: it is removed when the longest call is over"
+        told = f"nobody uses key {letters} for new calls any more: it is removed when the last call with it is over"
         return _Step(self._updated({each.letter: {"gone_at": gone_at} for each in left}), "KeyLeft", told)
 
     def _start(self) -> _Step | None:
@@ -283,6 +283,14 @@ class _Look:
     def _behind(self) -> tuple[Holder, ...]:
         return lagging(self._programs(), uses(self.keys.active), self._written_at(), self.now)
 
+    def _overdue(self) -> list[Generation]:
+        """The old keys whose time is over, by what pools say of their longest call."""
+        return [each for each in self.keys.old if each.gone_at is not None and each.gone_at <= self.now]
+
+    def _needing(self, old: Generation) -> tuple[Holder, ...]:
+        """Transceivers that have calls with an old key, or may have some since they don't answer."""
+        return lagging(self.seen.transceivers, is_rid_of(old), self._written_at(), self.now)
+
     def _ignorant(self) -> tuple[Holder, ...]:
         return lagging(
             self.seen.relays, serves(self.keys.generations, self.keys.clusters), self._written_at(), self.now
@@ -296,6 +304,9 @@ class _Look:
         if left:
             age = self.now - self.keys.active.since
             yield _waiting(f"key {left[0].letter}", "is still in use", self._behind(), age)
+        for old in self._overdue():
+            age = self.now - (old.gone_at or 0)
+            yield _waiting(f"key {old.letter}", "is still needed by calls", self._needing(old), age)
         if self.keys.served != self.keys.clusters:
             yield _waiting("a new cluster id", "is not in use yet", self._ignorant(), self.now - self._written_at())
         if len(self._wanted()) > MAX_CLUSTERS:
