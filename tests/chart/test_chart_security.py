@@ -82,6 +82,61 @@ def test_only_what_talks_with_the_api_server_gets_a_token(scenario: str) -> None
     assert with_token <= {"operator", "signaling", "uninstall"}
 
 
+INTERNAL = {"http", 7280, 9478}
+"""Ports of the internal API, of relays' admin pages and of metrics."""
+
+
+def reached(policy: Object) -> Iterator[tuple[Any, list[Object] | None]]:
+    """Yield each port that a policy opens, and to whom; None: everybody."""
+    for rule in policy["spec"].get("ingress", ()):
+        for port in rule["ports"]:
+            # An empty list opens to everybody, too.
+            yield port.get("port"), rule.get("from") or None
+
+
+def policies(*arguments: str) -> dict[str, Object]:
+    found = by_name("defaults", "--set=networkPolicy.enabled=true", *arguments)
+    return {name.removeprefix("NetworkPolicy/fleet-usher-"): one for name, one in found.items() if "NetworkP" in name}
+
+
+@pytest.mark.parametrize("more", [(), ("--set=signaling.enabled=false", "--set=redis.enabled=true")])
+def test_internal_ports_are_open_to_named_pods_alone(more: tuple[str, ...]) -> None:
+    found = {
+        (component, port): peers
+        for component, policy in policies(*more).items()
+        if component != "signaling"
+        for port, peers in reached(policy)
+        if port in INTERNAL
+    }
+    assert set(found) == {("relay", 9478), ("transceiver", 7280)}
+    for peers in found.values():
+        assert peers is not None
+        for peer in peers:
+            assert set(peer) == {"podSelector"}
+            assert peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"] in ("operator", "signaling")
+
+
+def test_metrics_are_open_to_those_that_are_named() -> None:
+    monitoring = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    label = r"networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.kubernetes\.io/metadata\.name=monitoring"
+    found = policies(f"--set={label}")
+    for component, port in (("operator", "http"), ("relay", 9478), ("transceiver", 7280)):
+        assert monitoring in (dict(reached(found[component]))[port] or [])
+
+
+def test_policies_open_every_port_that_pools_may_have() -> None:
+    ports = (
+        "--set=networkPolicy.transceiverPorts.http={7280,8280}",
+        "--set=networkPolicy.transceiverPorts.hop={7200,8200}",
+    )
+    found = policies(*ports, "--set=networkPolicy.relayPorts={3478,443}")
+    assert {port for port, _ in reached(found["transceiver"])} == {7280, 8280, 7200, 8200}
+    assert {3478, 443} <= {port for port, _ in reached(found["relay"])}
+    for component in ("operator", "signaling"):
+        sent = {port.get("port") for rule in found[component]["spec"]["egress"] for port in rule["ports"]}
+        assert {7280, 8280} <= sent
+
+
 POOLS = "relaypools, transceiverpools"
 OF_POOLS = {
     f"usher.fleet: {POOLS}": "get list watch patch",

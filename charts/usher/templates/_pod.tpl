@@ -102,6 +102,10 @@ securityContext:
 resources:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- with $block.startupProbe }}
+startupProbe:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- with $block.livenessProbe }}
 livenessProbe:
   {{- toYaml . | nindent 2 }}
