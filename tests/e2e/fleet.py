@@ -129,7 +129,7 @@ class Fleet:
         for kind in ("tpool", "rpool"):
             for pool in self.namespace.list(kind):
                 self.namespace.patch(f"{kind}/{pool['metadata']['name']}", {"metadata": {"finalizers": None}})
-        self.namespace.kubectl("delete", "pods", "--all", "--force", "--grace-period=1", "--wait=false")
+        self.namespace.kubectl("delete", "pods", "--all", "--force", "--grace-period=0", "--wait=false")
         kubectl("delete", "namespace", self.namespace.name, "--wait=false")
 
     def _example_pools(self) -> list[Json]:

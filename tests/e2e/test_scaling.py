@@ -64,7 +64,7 @@ def test_no_call_is_lost_when_the_pool_grows_and_shrinks(fleet: Fleet, figure: F
 
 def test_a_scale_down_that_is_called_off_under_way_cuts_no_call(fleet: Fleet, figure: Figure) -> None:
     """A pod that was told to end can't be told to stay: its calls go on to their end, and a new pod takes its place."""
-    with fleet.calls(6, seconds=30, light=True) as calls:
+    with fleet.calls(6, seconds=40, light=True) as calls:
         calls.until_up()
         scale(fleet, 1)
         wait_for("one pod is on its way out", lambda: states(fleet) == Counter(active=1, ending=1))
