@@ -43,6 +43,7 @@ from usher_operator.plan.keys import KeysPlan, KeysSeen, plan_keys
 from usher_operator.plan.relay_pool import plan_relay_pool
 from usher_operator.plan.transceiver_pool import plan_transceiver_pool
 from usher_operator.reconciler import Reconciler
+from usher_operator.resends import Resends
 from usher_operator.seen import RelayPoolSeen, TransceiverPoolSeen
 from usher_operator.settings import OperatorSettings
 from usher_shell.http_server import HttpServer
@@ -116,7 +117,8 @@ class Worker:
         self._api = HttpKubeApi(configuration, _count(metrics), may_write)
         loads = Loads(self._client, monotonic, lambda outcome: metrics.loads.labels(outcome).inc())
         defaults = settings.defaults
-        observer = Observer(self._api, self._pods, loads, Resolver(monotonic), defaults.identity_namespace)
+        resolver, resends = Resolver(monotonic), Resends(monotonic)
+        observer = Observer(self._api, self._pods, loads, resolver, resends, defaults.identity_namespace)
         applier = Applier(self._api, self._client, time.time)
         keys = KeysKeeper(self._api, self._client, self._pods, observer, applier, self._plan_keys, monotonic, time.time)
         self.reconciler = Reconciler(

@@ -24,6 +24,7 @@ from usher_operator.api.transceiver_pool import TransceiverPool
 from usher_operator.kube import ForbiddenError, KubeApi
 from usher_operator.loads import Loads
 from usher_operator.render.pod import child_name
+from usher_operator.resends import Resends
 from usher_operator.seen import NodeSeen, PodSeen, RelayPoolSeen, TransceiverPoolSeen
 
 log = structlog.get_logger()
@@ -131,14 +132,18 @@ class Observer:
         pods: the pods we watch.
         loads: of transceivers, and of relays that shall go.
         resolver: host names to IPs.
+        resends: when children are sent again.
         identity_namespace: where the Leases of cluster ids are.
     """
 
-    def __init__(self, api: KubeApi, pods: Pods, loads: Loads, resolver: Resolver, identity_namespace: str) -> None:
+    def __init__(
+        self, api: KubeApi, pods: Pods, loads: Loads, resolver: Resolver, resends: Resends, identity_namespace: str
+    ) -> None:
         self._api = api
         self._pods = pods
         self._loads = loads
         self._resolver = resolver
+        self._resends = resends
         self._identity_namespace = identity_namespace
 
     async def transceiver_pool(self, pool: TransceiverPool, keys: KeysView, token: str) -> TransceiverPoolSeen:
@@ -185,6 +190,7 @@ class Observer:
             key_ids=keys.key_ids,
             keys_fault=keys.fault,
             keys_note=keys.note,
+            resend=self._resends.is_due(pool.metadata.uid),
         )
 
     async def relay_pool(self, pool: RelayPool, keys: KeysView) -> RelayPoolSeen:
@@ -222,6 +228,7 @@ class Observer:
             key_ids=keys.key_ids,
             keys_fault=keys.fault,
             keys_note=keys.note,
+            resend=self._resends.is_due(pool.metadata.uid),
         )
 
     async def token(self, namespace: str, secret: str) -> str:

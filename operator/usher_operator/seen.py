@@ -70,6 +70,8 @@ class TransceiverPoolSeen:
     """Why the keys are not ready, "" when they are."""
     keys_note: str = ""
     """What a rotation of keys waits for; the keys in use are good meanwhile."""
+    resend: bool = False
+    """Whether children are sent again though their revision is right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,3 +111,5 @@ class RelayPoolSeen:
     """Why the keys are not ready, "" when they are."""
     keys_note: str = ""
     """What a rotation of keys waits for; the keys in use are good meanwhile."""
+    resend: bool = False
+    """Whether children are sent again though their revision is right."""

@@ -18,6 +18,7 @@ from usher_operator.loads import Loads, PodClient
 from usher_operator.names import TRANSCEIVER, child_labels
 from usher_operator.observe import Observer, Resolver
 from usher_operator.plan.keys import KeysPlan, KeysSeen
+from usher_operator.resends import Resends
 
 POOL = Subject(Reference("usher.fleet/v1alpha1", "TransceiverPool", "fleet", "voice"), "uid")
 LABELS = child_labels(TRANSCEIVER, "voice")
@@ -39,7 +40,7 @@ class Rig:
         self.api = HttpKubeApi(configuration)
         self.client = PodClient(httpx.MockTransport(lambda _request: httpx.Response(200, json={"keys": []})))
         loads = Loads(self.client, lambda: self.now, lambda _outcome: None)
-        observer = Observer(self.api, self.pods, loads, Resolver(lambda: self.now), "usher")
+        observer = Observer(self.api, self.pods, loads, Resolver(lambda: self.now), Resends(lambda: self.now), "usher")
         applier = Applier(self.api, self.client, lambda: self.now)
         self.keeper = KeysKeeper(
             self.api, self.client, self.pods, observer, applier, self._plan, lambda: self.now, lambda: self.now

@@ -87,9 +87,10 @@ def _carrying(seen: RelayPoolSeen) -> list[PodSeen]:
 
 def _applies(pool: RelayPool, seen: RelayPoolSeen, workload: Json) -> list[Action]:
     there = {**seen.children, f"Service/{child_name(RELAY, pool.metadata.name)}": seen.service}
-    stale = [child for child in relay_children(pool) if not is_current(child, there.get(_key(child)))]
+    stale = [child for child in relay_children(pool) if seen.resend or not is_current(child, there.get(_key(child)))]
     wanted, replicas = workload["spec"].get("replicas"), ((seen.workload or {}).get("spec") or {}).get("replicas")
-    if not is_current(workload, seen.workload) or (wanted is not None and replicas != wanted):
+    is_stale = seen.resend or not is_current(workload, seen.workload)
+    if is_stale or (wanted is not None and replicas != wanted):
         stale.append(dict(workload))
     return [Apply(each) for each in stale]
 

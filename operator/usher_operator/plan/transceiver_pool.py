@@ -204,8 +204,11 @@ def _workload_actions(
     actions: list[Action] = []
     if workload.manifest is not None:
         children = transceiver_children(pool)
-        actions += [Apply(child) for child in children if not is_current(child, seen.children.get(_key(child)))]
-        if not (is_current(workload.manifest, workload.deployment) and has_round(workload.deployment)):
+        actions += [
+            Apply(child) for child in children if seen.resend or not is_current(child, seen.children.get(_key(child)))
+        ]
+        is_right = is_current(workload.manifest, workload.deployment) and has_round(workload.deployment)
+        if seen.resend or not is_right:
             # Where the Deployment was lost, the new one takes over the pods that are there.
             replicas = max(workload.wanted, len(workload.live))
             actions.append(Apply(_with_replicas(workload.manifest, replicas), _KEPT))
