@@ -25,7 +25,10 @@ PROGRAMS: dict[str, tuple[type[ProgramSettings], frozenset[str]]] = {
     "operator": (
         OperatorSettings,
         frozenset(
-            ("http", "log_format", "own_namespace", "namespaces", "lease_name", "relay_image", "transceiver_image")
+            {
+                *("http", "log_format", "own_namespace", "namespaces", "lease_name"),
+                *("relay_image", "transceiver_image", "image_pull_secrets"),
+            }
         ),
     ),
     "signaling": (

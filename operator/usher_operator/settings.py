@@ -39,6 +39,11 @@ class OperatorSettings(ProgramSettings):
     http: HostPort = Field(default="127.0.0.1:7290", description="HOST:PORT of /livez, /readyz, /metrics")
     relay_image: str = Field(default="", description="image of relays whose pool names none")
     transceiver_image: str = Field(default="", description="image of transceivers whose pool names none")
+    image_pull_secrets: TextList = Field(
+        default=(),
+        description="Secret, in the namespace of the pool, with which images are pulled whose pool names no Secret"
+        " (repeatable)",
+    )
     first_cluster_id: int = Field(
         default=1, ge=1, le=MAX_CLUSTER, description="lowest cluster id for pools that pin none"
     )
@@ -86,6 +91,7 @@ class OperatorSettings(ProgramSettings):
             first_cluster_id=self.first_cluster_id,
             last_cluster_id=self.last_cluster_id,
             namespaces=frozenset(self.namespaces),
+            image_pull_secrets=self.image_pull_secrets,
         )
 
     @property

@@ -11,6 +11,7 @@ import yaml
 
 from deploy.chart_copies import PROGRAMS, copies
 from tests.chart.rendering import CHART, SCENARIOS, Object, by_name, template
+from usher_operator.settings import OperatorSettings
 
 needs_helm = pytest.mark.needs("helm")
 
@@ -141,6 +142,15 @@ def test_numbers_and_lists_reach_the_program_as_they_were_written() -> None:
         "USHER_LOAD_INTERVAL": "0.25",
     }
     assert (given["USHER_DEBUG_PATH"], given["USHER_BACKENDS"]) == ("true", "echo,parrot")
+
+
+@needs_helm
+def test_secrets_for_the_registry_reach_the_pods_of_pools_by_the_operator() -> None:
+    names = ("--set=global.imagePullSecrets[0].name=a", "--set=global.imagePullSecrets[1].name=b")
+    spec = by_name("defaults", *names)["Deployment/fleet-usher-operator"]["spec"]["template"]["spec"]
+    assert spec["imagePullSecrets"] == [{"name": "a"}, {"name": "b"}]
+    with mock.patch.dict(os.environ, environment(spec["containers"][0]), clear=True):
+        assert OperatorSettings.from_command_line([]).defaults.image_pull_secrets == ("a", "b")
 
 
 def test_linger_and_grace_fit_into_the_end_of_a_pod() -> None:

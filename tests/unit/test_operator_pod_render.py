@@ -1,10 +1,15 @@
-"""Merging a pool's podTemplate into what we render."""
+"""What pods of both kinds of pools have in common, and merging a pool's podTemplate into it."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tests.operator_relays import DEFAULTS, relay_pool
+from tests.transceiver_pools import CLUSTER, make_pool
 from usher_operator.render.merge import merge
+from usher_operator.render.relay import relay_workload
+from usher_operator.render.transceiver import transceiver_deployment
 
 
 @pytest.mark.parametrize(
@@ -39,3 +44,25 @@ def test_merging_changes_neither_side() -> None:
     merge(base, extra)
     assert base == {"env": [{"name": "A", "value": "1"}]}
     assert extra == {"env": [{"name": "A", "value": "2"}]}
+
+
+@pytest.mark.parametrize(
+    ("of_pool", "of_operator", "used"),
+    [
+        ([], (), None),
+        ([], ("registry", "mirror"), ["registry", "mirror"]),
+        (["mine"], ("registry",), ["mine"]),
+        (["mine"], (), ["mine"]),
+    ],
+)
+def test_images_are_pulled_with_the_secrets_of_the_pool_or_else_those_of_the_operator(
+    of_pool: list[str], of_operator: tuple[str, ...], used: list[str] | None
+) -> None:
+    spec: dict[str, Any] = {"imagePullSecrets": [{"name": name} for name in of_pool]} if of_pool else {}
+    defaults = replace(DEFAULTS, image_pull_secrets=of_operator)
+    wanted = None if used is None else [{"name": name} for name in used]
+    for workload in (
+        relay_workload(relay_pool(**spec), defaults),
+        transceiver_deployment(make_pool(spec), CLUSTER, defaults),
+    ):
+        assert workload["spec"]["template"]["spec"].get("imagePullSecrets") == wanted

@@ -26,6 +26,13 @@ def test_the_identity_namespace_is_the_operators_own_unless_told(monkeypatch):
     assert settings.defaults.namespaces == {"a", "b"}
 
 
+def test_images_are_pulled_with_the_secrets_of_a_flag_or_of_a_list_in_the_environment(monkeypatch):
+    flags = ["--image-pull-secrets", "a", "--image-pull-secrets", "b"]
+    assert OperatorSettings.from_command_line(flags).defaults.image_pull_secrets == ("a", "b")
+    monkeypatch.setenv("USHER_IMAGE_PULL_SECRETS", "c,d")
+    assert OperatorSettings.from_command_line([]).defaults.image_pull_secrets == ("c", "d")
+
+
 def test_every_key_serves_the_first_clusters_of_the_range_from_the_start():
     settings = OperatorSettings.from_command_line(["--first-cluster-id", "5", "--last-cluster-id", "500"])
     assert settings.keys.clusters == tuple(range(5, 69))

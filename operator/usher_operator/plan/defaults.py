@@ -17,6 +17,7 @@ class Defaults:
         last_cluster_id: highest one, included.
         namespaces: namespaces in which the operator sees pools and pods; empty: all. A cluster id whose holder lives
             elsewhere is never taken over, since nobody here can know that it is gone.
+        image_pull_secrets: Secrets for the registry of pools that name none.
     """
 
     relay_image: str
@@ -25,6 +26,7 @@ class Defaults:
     first_cluster_id: int
     last_cluster_id: int
     namespaces: frozenset[str] = frozenset()
+    image_pull_secrets: tuple[str, ...] = ()
 
     def sees(self, namespace: str) -> bool:
         """Return whether the operator sees that namespace."""

@@ -10,6 +10,7 @@ from usher_operator.api.common import Disruption, LocalReference, Placement, Res
 from usher_operator.api.relay_pool import RelayPool
 from usher_operator.api.transceiver_pool import TransceiverPool
 from usher_operator.names import API_VERSION, KEYS_FILE, TOKEN_FILE, child_labels, pool_labels
+from usher_operator.plan.defaults import Defaults
 from usher_operator.render.merge import merge
 
 USER = 65_532
@@ -119,6 +120,11 @@ def environment(values: Mapping[str, str]) -> list[Json]:
     return [{"name": name, "value": value} for name, value in sorted(values.items())]
 
 
+def pull_secrets(of_pool: Sequence[LocalReference], defaults: Defaults) -> list[str]:
+    """Return the names of the Secrets for the registry: those of the pool, or else the operator's."""
+    return [reference.name for reference in of_pool] or list(defaults.image_pull_secrets)
+
+
 @dataclass(frozen=True, slots=True)
 class PodParts:
     """What differs between pods; `pod_template` adds what does not.
@@ -136,7 +142,7 @@ class PodParts:
     component: str
     image: str
     pull_policy: str
-    pull_secrets: Sequence[LocalReference]
+    pull_secrets: Sequence[str]
     placement: Placement
     resources: Resources
     env: Sequence[Mapping[str, Any]]
@@ -179,7 +185,7 @@ def pod_template(pool: str, parts: PodParts, extra: Mapping[str, Any]) -> Json:
         },
     }
     if parts.pull_secrets:
-        rendered["spec"]["imagePullSecrets"] = [{"name": secret.name} for secret in parts.pull_secrets]
+        rendered["spec"]["imagePullSecrets"] = [{"name": secret} for secret in parts.pull_secrets]
     merged = merge(rendered, {part: extra[part] for part in ("metadata", "spec") if part in extra})
     return merge(merged, {"metadata": {"labels": fixed}})
 

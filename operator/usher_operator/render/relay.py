@@ -96,7 +96,7 @@ def _template(pool: RelayPool, defaults: Defaults) -> Json:
         component=RELAY,
         image=image_of(pool, defaults),
         pull_policy=spec.image_pull_policy,
-        pull_secrets=spec.image_pull_secrets,
+        pull_secrets=pod.pull_secrets(spec.image_pull_secrets, defaults),
         placement=spec.placement,
         resources=spec.resources,
         env=pod.environment(_env(pool)),

@@ -107,7 +107,7 @@ def _template(pool: TransceiverPool, cluster: int, defaults: Defaults) -> Json:
         component=TRANSCEIVER,
         image=image_of(pool, defaults),
         pull_policy=spec.image_pull_policy,
-        pull_secrets=spec.image_pull_secrets,
+        pull_secrets=pod.pull_secrets(spec.image_pull_secrets, defaults),
         placement=spec.placement,
         resources=spec.resources,
         env=_env(pool, cluster),
