@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
 from pydantic import ValidationError
 
@@ -31,6 +33,16 @@ STEPS = 8
 """Looks in a row; each takes one step."""
 HTTP_PORT = 7280
 """Of transceivers whose pool is gone."""
+FORGET_S = 600.0
+"""A namespace that nobody has asked for though a look was due so long has no pools any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Latest:
+    """The outcome of the latest look at a namespace, and when the next one is due."""
+
+    plan: KeysPlan
+    due: float
 
 
 class KeysKeeper:
@@ -66,8 +78,14 @@ class KeysKeeper:
         self._plan = plan
         self._clock = clock
         self._wall = wall
-        self._turns: dict[str, asyncio.Lock] = {}
-        self._latest: dict[str, tuple[KeysPlan, float]] = {}
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._latest: dict[str, _Latest] = {}
+
+    def longest_wait(self) -> float:
+        """Return for how many seconds a rotation has waited for programs, of all namespaces the longest."""
+        self._forget_old()
+        since = [each.plan.waits_since for each in self._latest.values() if each.plan.waits_since is not None]
+        return max(0.0, self._wall() - min(since)) if since else 0.0
 
     async def current(self, subject: Subject, *, now: bool = False) -> KeysPlan:
         """Return the newest outcome for a namespace, after a look if one is due or wanted `now`. Raises KubeError.
@@ -79,14 +97,19 @@ class KeysKeeper:
         namespace = subject.target.namespace
         async with self._turns.setdefault(namespace, asyncio.Lock()):
             latest = self._latest.get(namespace)
-            if latest is not None and not now and self._clock() < latest[1]:
-                return latest[0]
+            if latest is not None and not now and self._clock() < latest.due:
+                return latest.plan
             plan = await self._look(namespace, subject, is_live=now)
             # However far the next step by time is: a wish for a rotation is an annotation, which nobody watches.
             wait = KEYS_EVERY_S if plan.look_again is None else min(max(plan.look_again, 1.0), KEYS_EVERY_S)
             wait = max(wait, POD_S * len(self._pods.of_namespace(namespace)))
-            self._latest[namespace] = (plan, self._clock() + wait)
+            self._forget_old()
+            self._latest[namespace] = _Latest(plan, self._clock() + wait)
             return plan
+
+    def _forget_old(self) -> None:
+        oldest = self._clock() - FORGET_S
+        self._latest = {namespace: latest for namespace, latest in self._latest.items() if latest.due >= oldest}
 
     async def _look(self, namespace: str, subject: Subject, *, is_live: bool) -> KeysPlan:
         for _ in range(STEPS):

@@ -27,7 +27,7 @@ from usher_core.errors import LocalError
 from usher_core.logs import configure
 from usher_core.settings import announce
 from usher_operator import names
-from usher_operator.actions import Plan, Reference
+from usher_operator.actions import Action, Plan, Reference
 from usher_operator.api.relay_pool import RelayPool
 from usher_operator.api.transceiver_pool import TransceiverPool
 from usher_operator.apply import Applier
@@ -41,7 +41,7 @@ from usher_operator.observe import Observer, Resolver
 from usher_operator.plan.defaults import Defaults
 from usher_operator.plan.keys import KeysPlan, KeysSeen, plan_keys
 from usher_operator.plan.relay_pool import plan_relay_pool
-from usher_operator.plan.transceiver_pool import plan_transceiver_pool
+from usher_operator.plan.transceiver_pool import plan_pod_ids, plan_transceiver_pool
 from usher_operator.reconciler import Reconciler
 from usher_operator.resends import Resends
 from usher_operator.seen import RelayPoolSeen, TransceiverPoolSeen
@@ -88,6 +88,10 @@ class PurePlans:
         """See Plans."""
         return plan_transceiver_pool(pool, seen, now, self._defaults)
 
+    def pod_ids(self, pool: TransceiverPool, seen: TransceiverPoolSeen, now: float) -> tuple[Action, ...]:
+        """See Plans."""
+        return plan_pod_ids(pool, seen, now, self._defaults)
+
 
 class Worker:
     """The part that only a leader runs.
@@ -124,6 +128,7 @@ class Worker:
         self.reconciler = Reconciler(
             self._api, observer, applier, keys, PurePlans(defaults), metrics, monotonic, time.time
         )
+        metrics.keys_waiting_seconds.set_function(keys.longest_wait)
         metrics.watch_age.set_function(lambda: monotonic() - self._event_at)
 
     async def run(self, stop: asyncio.Event | threading.Event | None = None) -> None:

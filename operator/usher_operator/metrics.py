@@ -32,6 +32,11 @@ class OperatorMetrics:
         self.pods_waiting_seconds = Gauge(
             "usher_operator_pods_waiting_seconds", "How long the oldest of them has waited", registry=registry
         )
+        self.keys_waiting_seconds = Gauge(
+            "usher_operator_keys_waiting_seconds",
+            "How long the step of a key rotation that waits longest has waited for programs",
+            registry=registry,
+        )
         self.api_requests = Counter(
             "usher_operator_api_requests",
             "Requests to the API server by verb and status code, kopf's own left out",

@@ -178,6 +178,7 @@ def test_a_program_that_lags_blocks_the_switch_and_is_named(world: World, kind: 
     plan = world.settle()
     assert world.keys.given is not None
     assert f"waiting for {kind}-2" in plan.note
+    assert plan.waits_since == world.keys.given.since
     assert f"{kind}-1" not in plan.note
     assert plan.fault == ""
     world.wait(BLOCKED_AFTER_S)
@@ -186,8 +187,13 @@ def test_a_program_that_lags_blocks_the_switch_and_is_named(world: World, kind: 
     world.settle()
     assert world.keys.given is not None
     world.reload(f"{kind}-2")
+    switched_at = world.now
     world.settle()
     assert world.keys.given is None
+    world.wait(DAY)
+    assert world.settle().waits_since == switched_at
+    world.reload_all()
+    assert world.settle().waits_since is None
 
 
 def test_a_ready_program_that_does_not_answer_blocks_and_the_message_says_so(world: World) -> None:

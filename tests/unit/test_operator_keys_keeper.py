@@ -1,5 +1,6 @@
 """Looks at keys ask the watched pods as long as nothing is to be written, and then those that there are."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,7 +13,7 @@ from tests.transceiver_pools import make_pod
 from usher_operator.actions import Create, Reference
 from usher_operator.apply import Applier, Subject
 from usher_operator.handlers import WatchedPods
-from usher_operator.keys_keeper import KeysKeeper
+from usher_operator.keys_keeper import FORGET_S, KeysKeeper
 from usher_operator.kube import HttpKubeApi
 from usher_operator.loads import Loads, PodClient
 from usher_operator.names import TRANSCEIVER, child_labels
@@ -34,6 +35,7 @@ class Rig:
         self.server = server
         self.seen: list[int] = []
         self.look_again: float | None = None
+        self.waits_since: dict[str, float] = {}
         self.index: dict[Any, list[Any]] = {}
         self.pods = WatchedPods()
         self.pods.bind(self.index)
@@ -49,8 +51,8 @@ class Rig:
     def _plan(self, seen: KeysSeen, _now: float, _fresh: bytes) -> KeysPlan:
         self.seen.append(len(seen.transceivers))
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "made", "namespace": "fleet"}}
-        if seen.transceivers:
-            return KeysPlan((), (), look_again=self.look_again)
+        if seen.transceivers or seen.namespace != "fleet":
+            return KeysPlan((), (), look_again=self.look_again, waits_since=self.waits_since.get(seen.namespace))
         return KeysPlan((Create(secret),), ())
 
     def watch(self, *names: str) -> None:
@@ -122,3 +124,42 @@ async def test_a_wish_for_new_keys_is_seen_soon_though_the_next_step_by_schedule
     rig.now += 30
     await rig.keeper.current(POOL)
     assert len(rig.seen) == 2
+
+
+def pool_in(namespace: str) -> Subject:
+    return Subject(Reference("usher.fleet/v1alpha1", "TransceiverPool", namespace, "voice"), "uid")
+
+
+async def test_the_keeper_tells_how_long_the_rotation_that_waits_longest_has_waited(rig: Rig) -> None:
+    assert rig.keeper.longest_wait() == 0
+    rig.now = 1_000
+    rig.waits_since = {"one": 900, "two": 400}
+    for namespace in ("one", "two", "three"):
+        await rig.keeper.current(pool_in(namespace))
+    assert rig.keeper.longest_wait() == 600
+    rig.now += 30
+    assert rig.keeper.longest_wait() == 630
+    rig.waits_since = {}
+    for namespace in ("one", "two"):
+        await rig.keeper.current(pool_in(namespace))
+    assert rig.keeper.longest_wait() == 0
+
+
+async def test_namespaces_whose_pools_are_gone_are_forgotten(rig: Rig) -> None:
+    rig.waits_since = {f"n{number}": 1 for number in range(50)}
+    for namespace in rig.waits_since:
+        await rig.keeper.current(pool_in(namespace))
+    rig.now += FORGET_S
+    assert rig.keeper.longest_wait() == rig.now - 1
+    rig.now += FORGET_S
+    assert rig.keeper.longest_wait() == 0
+    await rig.keeper.current(pool_in("n1"))
+    assert rig.keeper.longest_wait() == rig.now - 1
+    assert list(rig.keeper._latest) == ["n1"]
+    assert list(rig.keeper._turns) == []
+
+
+async def test_pools_that_ask_at_a_time_share_one_look(rig: Rig) -> None:
+    rig.watch("a")
+    await asyncio.gather(*(rig.keeper.current(POOL) for _ in range(5)))
+    assert rig.seen == [1]

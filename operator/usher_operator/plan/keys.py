@@ -89,6 +89,7 @@ class KeysPlan:
         note: what a rotation waits for, with the pods' names; "" when nothing is under way.
         served: cluster ids whose transceivers may start: all relays know them.
         look_again: seconds until the next look; 0 at once, None the usual time.
+        waits_since: since when programs are waited for, Unix seconds; None when nobody is.
     """
 
     actions: tuple[Action, ...]
@@ -97,6 +98,7 @@ class KeysPlan:
     note: str = ""
     served: frozenset[int] = frozenset()
     look_again: float | None = None
+    waits_since: float | None = None
 
     def fault_for(self, cluster: int | None) -> str:
         """Return `keys_fault` of a TransceiverPool with that cluster id; its pods stay gated while it is not ""."""
@@ -169,6 +171,25 @@ class _Step:
 
 
 @dataclass(frozen=True, slots=True)
+class _Wait:
+    """What can't go on until programs say so: `what` is as `how` says, since Unix seconds, because of `blockers`."""
+
+    what: str
+    how: str
+    blockers: tuple[Holder, ...]
+    since: float
+
+    def text(self, now: float) -> str:
+        """Return it in words, with the pods' names."""
+        if not self.blockers:
+            return f"{self.what} was handed out just now"
+        if now - self.since > BLOCKED_AFTER_S:
+            minutes = BLOCKED_AFTER_S // 60
+            return f"{self.what} {self.how}, blocked for more than {minutes} minutes by {pod_names(self.blockers)}"
+        return f"{self.what} {self.how}: waiting for {pod_names(self.blockers)}"
+
+
+@dataclass(frozen=True, slots=True)
 class _Look:
     """One look at a key set that is whole."""
 
@@ -191,8 +212,10 @@ class _Look:
             write = secrets.write_key_set(step.keys, self.seen.namespace, self.now, self.stored)
             told = Tell("Normal", step.reason, step.message)
             return KeysPlan((*actions, write, told), lines, fault, served=served, look_again=0)
-        note = "; ".join(self._notes())
-        return KeysPlan(actions, lines, fault, note, served, ASK_AGAIN_S if note else self._next_time())
+        waits = tuple(self._waits())
+        note = "; ".join((*(wait.text(self.now) for wait in waits), *self._lacks_of_room()))
+        since = min((wait.since for wait in waits), default=None)
+        return KeysPlan(actions, lines, fault, note, served, ASK_AGAIN_S if note else self._next_time(), since)
 
     def _step(self) -> _Step | None:
         """Return the first step that can be taken: none holds up another."""
@@ -296,19 +319,18 @@ class _Look:
             self.seen.relays, serves(self.keys.generations, self.keys.clusters), self._written_at(), self.now
         )
 
-    def _notes(self) -> Iterator[str]:
-        """What each step waits for."""
+    def _waits(self) -> Iterator[_Wait]:
         given, left = self.keys.given, [each for each in self.keys.old if each.gone_at is None]
         if given is not None:
-            yield _waiting(f"key {given.letter}", "is not in use yet", self._without(given), self.now - given.since)
+            yield _Wait(f"key {given.letter}", "is not in use yet", self._without(given), given.since)
         if left:
-            age = self.now - self.keys.active.since
-            yield _waiting(f"key {left[0].letter}", "is still in use", self._behind(), age)
+            yield _Wait(f"key {left[0].letter}", "is still in use", self._behind(), self.keys.active.since)
         for old in self._overdue():
-            age = self.now - (old.gone_at or 0)
-            yield _waiting(f"key {old.letter}", "is still needed by calls", self._needing(old), age)
+            yield _Wait(f"key {old.letter}", "is still needed by calls", self._needing(old), old.gone_at or 0)
         if self.keys.served != self.keys.clusters:
-            yield _waiting("a new cluster id", "is not in use yet", self._ignorant(), self.now - self._written_at())
+            yield _Wait("a new cluster id", "is not in use yet", self._ignorant(), self._written_at())
+
+    def _lacks_of_room(self) -> Iterator[str]:
         if len(self._wanted()) > MAX_CLUSTERS:
             yield f"a key serves {MAX_CLUSTERS} cluster ids, so some pools get none: use more namespaces"
         if self._is_rotation_due() and len(self.keys.generations) >= MAX_GENERATIONS:
@@ -319,14 +341,6 @@ class _Look:
         if self.settings.rotate_every > 0:
             times.append(int(self.keys.active.since + self.settings.rotate_every))
         return max(1.0, min(times) - self.now) if times else None
-
-
-def _waiting(what: str, how: str, blockers: tuple[Holder, ...], age: float) -> str:
-    if not blockers:
-        return f"{what} was handed out just now"
-    if age > BLOCKED_AFTER_S:
-        return f"{what} {how}, blocked for more than {BLOCKED_AFTER_S // 60} minutes by {pod_names(blockers)}"
-    return f"{what} {how}: waiting for {pod_names(blockers)}"
 
 
 def _bounded(clusters: frozenset[int]) -> tuple[int, ...]:
