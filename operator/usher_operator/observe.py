@@ -146,8 +146,19 @@ class Observer:
         self._resends = resends
         self._identity_namespace = identity_namespace
 
-    async def transceiver_pool(self, pool: TransceiverPool, keys: KeysView, token: str) -> TransceiverPoolSeen:
-        """Read everything around a TransceiverPool. Raises KubeError."""
+    def waiting(self, pool: TransceiverPool) -> tuple[PodSeen, ...]:
+        """Return the pods of a pool that wait for an id."""
+        pods = self._pods.of_pool(pool.metadata.namespace, names.TRANSCEIVER, pool.metadata.name)
+        return tuple(pod for pod in pods if names.POD_ID_GATE in pod.gates and not pod.is_ending)
+
+    async def transceiver_pool(self, pool: TransceiverPool, keys: KeysView, token: str | None) -> TransceiverPoolSeen:
+        """Read everything around a TransceiverPool. Raises KubeError.
+
+        Args:
+            pool: the pool.
+            keys: of its namespace.
+            token: opens its transceivers; None: ask none of them, so that nothing but the API server is waited for.
+        """
         namespace, name = pool.metadata.namespace, pool.metadata.name
         child = child_name(names.TRANSCEIVER, name)
         wanted = [
@@ -180,7 +191,7 @@ class Observer:
         return TransceiverPoolSeen(
             pods=pods,
             cluster_pod_ids=cluster_pod_ids(self._pods.of_cluster(str(cluster))),
-            loads=await self._loads.look(pods, pool.spec.media.http_port, token, urgent),
+            loads={} if token is None else await self._loads.look(pods, pool.spec.media.http_port, token, urgent),
             deployment=deployment,
             children=_by_key(others),
             leases=tuple(leases),
@@ -190,7 +201,7 @@ class Observer:
             key_ids=keys.key_ids,
             keys_fault=keys.fault,
             keys_note=keys.note,
-            resend=self._resends.is_due(pool.metadata.uid),
+            resend=token is not None and self._resends.is_due(pool.metadata.uid),
         )
 
     async def relay_pool(self, pool: RelayPool, keys: KeysView) -> RelayPoolSeen:

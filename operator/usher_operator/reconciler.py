@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from usher_core.errors import describe
 from usher_operator import names
-from usher_operator.actions import Plan, Reference, Tell
+from usher_operator.actions import Action, Plan, Reference, Tell
 from usher_operator.api.common import Condition
 from usher_operator.api.relay_pool import RelayPool
 from usher_operator.api.transceiver_pool import TransceiverPool
@@ -41,6 +41,8 @@ MAX_CONFLICT_S = 5.0
 CONFLICTS_TOLD = 10
 """Conflicts in a row, over half a minute: somebody is never so unlucky."""
 REFUSED_S = 1.0
+KEYS_S = 0.5
+"""For a look at keys, which asks every program of the namespace, where the outcome of the last one is known."""
 SILENT_POD_S = 2.0
 ERROR_S = 0.25
 MAX_ERROR_S = 10.0
@@ -74,6 +76,10 @@ class Plans(Protocol):
         """Return what to do about a TransceiverPool."""
         ...
 
+    def pod_ids(self, pool: TransceiverPool, seen: TransceiverPoolSeen, now: float) -> tuple[Action, ...]:
+        """Return the part of it that gives ids to pods that wait; the loads need not be known."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Look:
@@ -99,11 +105,16 @@ class _State:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     failures: int = 0
+    users: int = 0
     conflicts: int = 0
     lost: Mapping[str, int] = field(default_factory=dict)
     """Objects whose patch met a conflict, and how often in a row."""
     began: float | None = None
     waiting_since: tuple[float, ...] = ()
+    gave_ids: bool = False
+    """Whether the last look did nothing else."""
+    keys: KeysPlan | None = None
+    keys_look: asyncio.Task[KeysPlan] | None = None
 
 
 class Reconciler:
@@ -153,30 +164,24 @@ class Reconciler:
 
     async def follow(self, key: PoolKey) -> None:
         """Look at a pool again and again, until cancelled."""
-        state = self._states.setdefault(key, _State())
-        try:
+        with self._using(key) as state:
             while True:
                 state.wake.clear()
                 await self._pause(state, await self.look(key))
-        finally:
-            self._forget(key)
 
     async def drain(self, key: PoolKey, at_most: float) -> bool:
         """Look at a pool that is being deleted until nothing is left to wait for, or for `at_most` seconds.
 
         Returns whether it is done.
         """
-        state = self._states.setdefault(key, _State())
         end = self._clock() + at_most
-        try:
+        with self._using(key) as state:
             while True:
                 state.wake.clear()
                 look = await self.look(key)
                 if look.done or self._clock() + look.again >= end:
                     return look.done
                 await self._pause(state, look)
-        finally:
-            self._forget(key)
 
     @staticmethod
     async def _pause(state: _State, look: Look) -> None:
@@ -190,21 +195,33 @@ class Reconciler:
             # As long as the look took, so that a storm of events takes half a core at most.
             await asyncio.sleep(max(SETTLE_S, min(look.took, MAX_SETTLE_S)))
 
-    def _forget(self, key: PoolKey) -> None:
-        self._states.pop(key, None)
-        self._count_waiting()
+    @contextlib.contextmanager
+    def _using(self, key: PoolKey) -> Iterator[_State]:
+        """Share what is remembered of a pool: the one that follows it may end after its drain has begun."""
+        state = self._states.setdefault(key, _State())
+        state.users += 1
+        try:
+            yield state
+        finally:
+            state.users -= 1
+            if not state.users:
+                del self._states[key]
+                self._count_waiting()
+                if state.keys_look is not None:
+                    state.keys_look.cancel()
+                    state.keys_look.add_done_callback(lambda look: look.cancelled() or look.exception())
 
     async def look(self, key: PoolKey) -> Look:
         """Look once. Never raises but when cancelled; one look at a time for each pool."""
-        state = self._states.setdefault(key, _State())
-        async with state.turn:
-            began = state.began = self._clock()
-            try:
-                look = await self._attempt(key, state)
-            finally:
-                took = self._clock() - began
-                self._metrics.pass_seconds.labels(key.kind).observe(took)
-                state.began = None
+        with self._using(key) as state:
+            async with state.turn:
+                began = state.began = self._clock()
+                try:
+                    look = await self._attempt(key, state)
+                finally:
+                    took = self._clock() - began
+                    self._metrics.pass_seconds.labels(key.kind).observe(took)
+                    state.began = None
         return replace(look, took=took)
 
     async def _attempt(self, key: PoolKey, state: _State) -> Look:
@@ -240,14 +257,18 @@ class Reconciler:
         subject = Subject(key.target, pool.metadata.uid)
         current = body.get("status")
         now = self._wall()
-        keys = await self._keys_of(subject)
+        if isinstance(pool, TransceiverPool):
+            waiting = self._observer.waiting(pool)
+            state.waiting_since = tuple(pod.created_at for pod in waiting)
+            self._count_waiting()
+            # Ids need no answer of a pod, so pods that wait come before all that may have to wait for answers.
+            state.gave_ids = bool(waiting) and not state.gave_ids and await self._give_ids(pool, subject, state, now)
+            if state.gave_ids:
+                return Look(SETTLE_S)
+        keys = await self._keys_of(pool, subject, state)
         if isinstance(pool, TransceiverPool):
             token = await self._observer.token(key.namespace, token_secret(pool))
             seen = await self._observer.transceiver_pool(pool, _view(pool, keys), token)
-            state.waiting_since = tuple(
-                pod.created_at for pod in seen.pods if names.POD_ID_GATE in pod.gates and not pod.is_ending
-            )
-            self._count_waiting()
             plan = self._plans.transceiver_pool(pool, seen, now)
         else:
             token = ""
@@ -274,7 +295,28 @@ class Reconciler:
             again = min(again, SILENT_POD_S * _jitter())
         return Look(max(again, SETTLE_S), done=plan.done and is_deleting(pool))
 
-    async def _keys_of(self, subject: Subject) -> KeysPlan:
+    async def _give_ids(self, pool: TransceiverPool, subject: Subject, state: _State, now: float) -> bool:
+        """Give ids to pods that wait, as far as the last verdict about the keys lets us. Returns whether any was."""
+        keys = state.keys or _keys_before(pool)
+        if keys is None:
+            return False
+        actions = self._plans.pod_ids(pool, await self._observer.transceiver_pool(pool, _view(pool, keys), None), now)
+        await self._applier.carry_out(actions, subject, "")
+        return bool(actions)
+
+    async def _keys_of(self, pool: Pool, subject: Subject, state: _State) -> KeysPlan:
+        """Return the newest outcome of a look at keys. One that takes long goes on while the last outcome holds."""
+        look = state.keys_look = state.keys_look or asyncio.create_task(self._look_at_keys(subject))
+        known = state.keys or _keys_before(pool)
+        done, _ = await asyncio.wait([look], timeout=None if known is None else KEYS_S)
+        if known is not None and not done:
+            look.add_done_callback(lambda _: state.wake.set())
+            return known
+        state.keys_look = None
+        state.keys = look.result()
+        return state.keys
+
+    async def _look_at_keys(self, subject: Subject) -> KeysPlan:
         """Keys that can't be looked after are a fault of theirs; the pool's other affairs go on."""
         try:
             return await self._keys.current(subject)
@@ -348,6 +390,22 @@ def _never_taken(what: str) -> Fault:
 
 def _after_conflict(times: int) -> float:
     return min(CONFLICT_S * 2.0 ** min(times - 1, 6), MAX_CONFLICT_S) * _jitter()
+
+
+def _keys_before(pool: Pool) -> KeysPlan | None:
+    """Return the last outcome of a look at keys, as the status has it; None: not known, or not good."""
+    ready = next((each for each in pool.status.conditions if each.type == "KeysReady"), None)
+    if pool.spec.keys.secret_ref is not None:
+        return KeysPlan((), ())
+    if ready is None or ready.status != "True":
+        return None
+    cluster = pool.status.cluster_id if isinstance(pool, TransceiverPool) else None
+    return KeysPlan(
+        (),
+        tuple(pool.status.key_ids),
+        note=ready.message if ready.reason == "Rotating" else "",
+        served=frozenset() if cluster is None else frozenset([cluster]),
+    )
 
 
 def _view(pool: Pool, keys: KeysPlan) -> KeysView:

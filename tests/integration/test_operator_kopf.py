@@ -33,10 +33,14 @@ class Transceivers:
     asked: list[str] = field(default_factory=list)
     silent: set[str] = field(default_factory=set)
     flows: list[str] = field(default_factory=list)
+    hangs_at: str | None = None
+    """Part of the paths that are never answered."""
 
-    def answer(self, request: httpx.Request) -> httpx.Response:
+    async def answer(self, request: httpx.Request) -> httpx.Response:
         host, path = request.url.host, request.url.path
         self.asked.append(f"{request.method} {path}")
+        if self.hangs_at is not None and self.hangs_at in path:
+            await asyncio.Event().wait()
         if host in self.silent:
             raise httpx.ConnectError("no answer")
         if path.endswith("/keys"):
@@ -410,6 +414,7 @@ async def test_an_operator_waits_for_the_crds(rig):
         await rig.ready()
 
 
+@pytest.mark.timed
 async def test_pods_that_waited_while_no_operator_ran_start_within_two_seconds(rig):
     async with rig.operator():
         rig.pool()
@@ -436,3 +441,32 @@ async def test_secrets_that_only_the_operator_may_not_read_stop_no_pod(rig):
         relay = ("r", "RelayPool")
         await rig.api.until(lambda: rig.condition("KeysReady", *relay) == forbidden, "so does the RelayPool")
         await rig.api.until(lambda: rig.condition("Available", *relay)[0] == "True", "whose relays run")
+
+
+async def test_ids_wait_for_no_answer_of_a_pod(rig, monkeypatch):
+    async with rig.operator():
+        rig.pool()
+        await rig.ready()
+    for limit in ("usher_operator.loads.REQUEST_S", "usher_operator.loads.Loads.LOOK_S"):
+        monkeypatch.setattr(limit, 60.0)
+    rig.transceivers.hangs_at = "/"
+    rig.api.change("Deployment", NAMESPACE, "p-transceiver", lambda body: body["spec"].update(replicas=6))
+    await rig.api.until(lambda: len(rig.api.all("Pod")) == 6, "three more pods wait")
+    rig.scale(6)
+    async with rig.operator():
+        await rig.api.until(lambda: len(set(rig.ids())) == 6, "all have ids")
+
+
+async def test_a_slow_look_at_keys_keeps_the_pool_from_nothing_else(rig, monkeypatch):
+    async with rig.operator():
+        rig.pool()
+        await rig.ready()
+    monkeypatch.setattr("usher_operator.loads.REQUEST_S", 60.0)
+    rig.transceivers.hangs_at = "/keys"
+    async with rig.operator():
+        rig.scale(5)
+        await rig.ready()
+        await rig.api.until(lambda: len(set(rig.ids())) == 5, "there are two more")
+        rig.scale(2)
+        await rig.api.until(lambda: len(rig.api.all("Pod")) == 2, "three are gone")
+        assert rig.condition("KeysReady")[0] == "True"

@@ -92,6 +92,22 @@ def plan_transceiver_pool(pool: TransceiverPool, seen: TransceiverPoolSeen, now:
     )
 
 
+def plan_pod_ids(
+    pool: TransceiverPool, seen: TransceiverPoolSeen, now: float, defaults: Defaults
+) -> tuple[Action, ...]:
+    """Return what gives ids to pods that wait, as `plan_transceiver_pool` would, but loads need not be known.
+
+    A pod that waits has no node, so none that has a load comes between it and the pods that go.
+    """
+    if _is_deleting(pool):
+        return ()
+    claim = claim_cluster_id(pool, read_leases(seen.leases), seen.holders, defaults)
+    workload = _look_at_workload(pool, seen, claim, _accepted(pool, seen, defaults), defaults)
+    chosen = _choose(pool, seen, workload)
+    grants = _grants(pool, seen, claim, keys_verdict(pool, seen), chosen, now)
+    return identity_actions(pool, claim, grants, defaults.identity_namespace, now) if grants.pairs else ()
+
+
 @dataclass(frozen=True, slots=True)
 class _Workload:
     """The Deployment as it is and as it shall be.
