@@ -55,7 +55,7 @@ WATCHDOG_EVERY_S = 0.1
 LOST_STATUS = 1
 """Exit status of a leader that leads no more: it is started again and stands by."""
 STUCK_S = 180.0
-"""A look that takes so long hangs; every request in it has a time-out."""
+"""Work in which no request ends for so long hangs: each has a time-out, and those to pods are bounded together."""
 SILENT_API_S = 60.0
 MAX_CONNECTIONS = 64
 
@@ -115,10 +115,11 @@ class Worker:
         self._settings = settings
         self._configuration = configuration
         self._metrics = metrics
-        self._event_at = monotonic()
+        self._event_at = self._request_at = monotonic()
+        self._count = _count(metrics)
         self._pods = WatchedPods()
         self._client = client or PodClient()
-        self._api = HttpKubeApi(configuration, _count(metrics), may_write)
+        self._api = HttpKubeApi(configuration, self._on_request, may_write)
         loads = Loads(self._client, monotonic, lambda outcome: metrics.loads.labels(outcome).inc())
         defaults = settings.defaults
         resolver, resends = Resolver(monotonic), Resends(monotonic)
@@ -150,6 +151,11 @@ class Worker:
             await self._client.close()
             await self._api.close()
 
+    def stuck_for(self) -> float:
+        """Return for how many seconds looks have been under way without any request that ended."""
+        since = self.reconciler.working_since()
+        return 0.0 if since is None else monotonic() - max(since, self._request_at)
+
     async def _until_served(self) -> None:
         is_told = False
         while not await self._api.is_served(names.API_VERSION, set(POOLS)):
@@ -163,6 +169,10 @@ class Worker:
 
     def _on_event(self) -> None:
         self._event_at = monotonic()
+
+    def _on_request(self, verb: str, code: int) -> None:
+        self._request_at = monotonic()
+        self._count(verb, code)
 
 
 class _Operator:
@@ -254,8 +264,10 @@ class _Operator:
             self._metrics.leader.set(0)
 
     async def _livez(self, _request: Request) -> Response:
-        if self._worker is not None and (seconds := self._worker.reconciler.longest_look()) > STUCK_S:
-            return PlainTextResponse(f"a look at a pool has been under way for {seconds:.0f} s\n", 503)
+        if self._worker is not None and (seconds := self._worker.stuck_for()) > STUCK_S:
+            return PlainTextResponse(
+                f"looks at pools are under way and no request has ended for {seconds:.0f} s\n", 503
+            )
         return PlainTextResponse("ok\n")
 
     async def _readyz(self, _request: Request) -> Response:

@@ -23,8 +23,9 @@ from usher_operator.conditions import Verdict, merge
 from usher_operator.keys_keeper import KeysKeeper
 from usher_operator.kube import ConflictError, ForbiddenError, InvalidError, KubeApi, KubeError, NotFoundError
 from usher_operator.metrics import OperatorMetrics
-from usher_operator.observe import KeysView, Observer, Pool, is_deleting, token_secret
+from usher_operator.observe import KeysView, Observer, Pool, is_deleting
 from usher_operator.plan.keys import KeysPlan
+from usher_operator.render.transceiver import token_secret
 from usher_operator.seen import RelayPoolSeen, TransceiverPoolSeen
 
 log = structlog.get_logger()
@@ -157,10 +158,9 @@ class Reconciler:
         if state := self._states.get(key):
             state.wake.set()
 
-    def longest_look(self) -> float:
-        """Return for how many seconds the slowest of the looks under way has been."""
-        now = self._clock()
-        return max((now - state.began for state in self._states.values() if state.began is not None), default=0.0)
+    def working_since(self) -> float | None:
+        """Return when the oldest look under way began; None: none is."""
+        return min((state.began for state in self._states.values() if state.began is not None), default=None)
 
     async def follow(self, key: PoolKey) -> None:
         """Look at a pool again and again, until cancelled."""
@@ -410,10 +410,10 @@ def _keys_before(pool: Pool) -> KeysPlan | None:
 
 def _view(pool: Pool, keys: KeysPlan) -> KeysView:
     if pool.spec.keys.secret_ref is not None:
-        return KeysView()
+        return KeysView(transceiver_keys=keys.transceiver_keys)
     if isinstance(pool, TransceiverPool):
         return KeysView(keys.key_ids, keys.fault_for(pool.status.cluster_id or pool.spec.cluster_id), keys.note)
-    return KeysView(keys.key_ids, keys.fault, keys.note)
+    return KeysView(keys.key_ids, keys.fault, keys.note, keys.transceiver_keys)
 
 
 def _jitter() -> float:
