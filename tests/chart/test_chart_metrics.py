@@ -44,6 +44,25 @@ def test_panels_of_the_dashboard_have_their_own_place_and_number() -> None:
     assert len(places) == len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
 
 
+def alerts() -> dict[str, str]:
+    groups = yaml.safe_load((ROOT / "examples" / "prometheus-rules.yaml").read_text())["groups"]
+    return {rule["alert"]: rule["expr"] for group in groups for rule in group["rules"]}
+
+
+@pytest.mark.parametrize(
+    "metric",
+    ["usher_operator_leader", "usher_operator_pods_waiting_seconds", "usher_operator_keys_waiting_seconds"],
+)
+def test_what_only_the_operator_can_mend_raises_an_alarm(metric: str) -> None:
+    assert any(metric in expression for expression in alerts().values())
+
+
+def test_an_operator_that_is_gone_raises_an_alarm_where_relays_run_in_kubernetes_and_nowhere_else() -> None:
+    """A metric that is gone has no value below a limit; outside Kubernetes there never is one."""
+    [guarded] = [expression for expression in alerts().values() if "absent(" in expression]
+    assert "absent(usher_operator_leader) and count(usher_relay_pods_conflicting) > 0" in guarded
+
+
 @pytest.mark.needs("helm")
 def test_the_rule_object_holds_the_example_alerts() -> None:
     example = yaml.safe_load((ROOT / "examples" / "prometheus-rules.yaml").read_text())
