@@ -51,6 +51,11 @@ def merge(
     return conditions
 
 
+def sentence(text: str) -> str:
+    """Return a fault or note as a sentence of a message."""
+    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+
+
 def timestamp(now: float) -> str:
     """Return Unix seconds in the form of the API, such as `2025-01-01T00:00:00Z`."""
     return datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

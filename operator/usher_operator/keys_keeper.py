@@ -19,9 +19,10 @@ from usher_operator.api.transceiver_pool import TransceiverPool
 from usher_operator.apply import Applier, Subject
 from usher_operator.keys.holders import Holder
 from usher_operator.kube import KubeApi
-from usher_operator.loads import PodAnswerError, PodClient, base_url, can_answer
-from usher_operator.observe import Observer, Pods, Pool, is_deleting, pod_seen, token_secret
+from usher_operator.loads import PodAnswerError, PodClient, base_url
+from usher_operator.observe import Observer, Pods, Pool, is_deleting, pod_seen
 from usher_operator.plan.keys import FRESH_BYTES, KeysPlan, KeysSeen
+from usher_operator.render.transceiver import token_secret
 from usher_operator.seen import PodSeen
 
 KEYS_EVERY_S = 30.0
@@ -180,7 +181,7 @@ class KeysKeeper:
 
     async def _held(self, pods: list[PodSeen], ask: Callable[[PodSeen], Any]) -> tuple[Holder, ...]:
         """Ask all pods at once, HELD_S for all; None for one that gives no answer."""
-        tasks = {pod.uid: asyncio.create_task(ask(pod)) for pod in pods if can_answer(pod)}
+        tasks = {pod.uid: asyncio.create_task(ask(pod)) for pod in pods if pod.can_answer}
         if not tasks:
             return tuple(Holder(pod, None) for pod in pods)
         try:

@@ -98,11 +98,6 @@ def base_url(pod: PodSeen, port: int) -> str:
     return f"http://{join_host_port(pod.ip, port)}"
 
 
-def can_answer(pod: PodSeen) -> bool:
-    """Return whether it makes sense to ask."""
-    return bool(pod.ip) and pod.phase == "Running"
-
-
 @dataclass(frozen=True, slots=True)
 class _Answer:
     load: Load | None
@@ -142,7 +137,7 @@ class Loads:
             token: that opens it.
             urgent: uids of pods to ask first, whatever the age of their answer.
         """
-        asked = [pod for pod in pods if can_answer(pod)]
+        asked = [pod for pod in pods if pod.can_answer]
         now = self._clock()
         due = sorted((pod for pod in asked if self._is_due(pod, now, urgent)), key=lambda pod: self._rank(pod, urgent))
         if due:
@@ -165,7 +160,7 @@ class Loads:
             port: of their admin page.
         """
         tasks = {
-            pod.uid: asyncio.create_task(self._client.has_flows(base_url(pod, port))) for pod in pods if can_answer(pod)
+            pod.uid: asyncio.create_task(self._client.has_flows(base_url(pod, port))) for pod in pods if pod.can_answer
         }
         try:
             if tasks:

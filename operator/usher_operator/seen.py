@@ -42,6 +42,11 @@ class PodSeen:
         """Whether its deletion has begun or its containers have ended for good."""
         return self.deleted_at is not None or self.phase in ("Succeeded", "Failed")
 
+    @property
+    def can_answer(self) -> bool:
+        """Whether there is a process, so that it can be asked; before that nothing can place a call on the pod."""
+        return bool(self.ip) and self.phase in ("Running", "Unknown")
+
 
 @dataclass(frozen=True, slots=True)
 class TransceiverPoolSeen:

@@ -14,8 +14,9 @@ from typing import Any
 from usher_operator.actions import Action, Apply, Plan
 from usher_operator.api.common import seconds
 from usher_operator.api.relay_pool import Address, RelayPool, RelayPoolStatus
-from usher_operator.conditions import Verdict, merge
+from usher_operator.conditions import Verdict, merge, sentence
 from usher_operator.names import RELAY, REVISION_LABEL, pool_labels
+from usher_operator.plan.children import is_ours, key_of, name_taken
 from usher_operator.plan.defaults import Defaults
 from usher_operator.plan.diagnosis import is_stuck, why_not_ready
 from usher_operator.plan.events import tell_changes
@@ -77,17 +78,17 @@ def _is_drained(pool: RelayPool, seen: RelayPoolSeen, now: float) -> bool:
     age = now - datetime.fromisoformat(pool.metadata.deletion_timestamp or "").timestamp()
     if age >= seconds(pool.spec.drain.grace_period):
         return True
-    is_settled = age >= LATECOMERS_S or all(pod.phase != "Running" for pod in seen.pods)
+    is_settled = age >= LATECOMERS_S or not any(pod.can_answer for pod in seen.pods)
     return is_settled and not _carrying(seen)
 
 
 def _carrying(seen: RelayPoolSeen) -> list[PodSeen]:
-    return [pod for pod in seen.pods if pod.phase == "Running" and pod.uid not in seen.idle]
+    return [pod for pod in seen.pods if pod.can_answer and pod.uid not in seen.idle]
 
 
 def _applies(pool: RelayPool, seen: RelayPoolSeen, workload: Json) -> list[Action]:
     there = {**seen.children, f"Service/{child_name(RELAY, pool.metadata.name)}": seen.service}
-    stale = [child for child in relay_children(pool) if seen.resend or not is_current(child, there.get(_key(child)))]
+    stale = [child for child in relay_children(pool) if seen.resend or not is_current(child, there.get(key_of(child)))]
     wanted, replicas = workload["spec"].get("replicas"), ((seen.workload or {}).get("spec") or {}).get("replicas")
     is_stale = seen.resend or not is_current(workload, seen.workload)
     if is_stale or (wanted is not None and replicas != wanted):
@@ -132,7 +133,7 @@ class _Facts:
 
 
 def _facts(pool: RelayPool, seen: RelayPoolSeen, manifest: Json | None, image: str) -> _Facts:
-    workload = seen.workload if _is_ours(seen.workload, pool) else None
+    workload = seen.workload if is_ours(seen.workload, pool) else None
     template = ((manifest or workload or {}).get("spec") or {}).get("template") or {}
     labels = (template.get("metadata") or {}).get("labels") or {}
     live = tuple(pod for pod in seen.pods if not pod.is_ending)
@@ -148,14 +149,7 @@ def _accepted(pool: RelayPool, seen: RelayPoolSeen, defaults: Defaults) -> Verdi
         return Verdict("Accepted", "False", "NoImage", text)
     name = child_name(RELAY, pool.metadata.name)
     children = {f"{pool.spec.workload}/{name}": seen.workload, f"Service/{name}": seen.service, **seen.children}
-    for key, child in children.items():
-        if child is not None and not _is_ours(child, pool):
-            text = (
-                f"{key} exists and is not of this pool. After a deletion it goes by itself; otherwise delete it, or "
-                "give the pool another name."
-            )
-            return Verdict("Accepted", "False", "NameTaken", text)
-    return Verdict("Accepted", "True", "Accepted", "The spec can be carried out.")
+    return name_taken(children, pool) or Verdict("Accepted", "True", "Accepted", "The spec can be carried out.")
 
 
 def _keys(pool: RelayPool, seen: RelayPoolSeen) -> Verdict:
@@ -164,7 +158,7 @@ def _keys(pool: RelayPool, seen: RelayPoolSeen) -> Verdict:
         fault = secrets_fault({"spec.keys.secretRef": reference}, seen, pool.metadata.namespace)
         return fault or Verdict("KeysReady", "True", "KeysFound", f"Keys come from Secret {reference.name}.")
     if seen.keys_fault:
-        return Verdict("KeysReady", "False", "KeysNotReady", _sentence(seen.keys_fault))
+        return Verdict("KeysReady", "False", "KeysNotReady", sentence(seen.keys_fault))
     others = [each for each in namespaces(pool) if each != pool.metadata.namespace]
     if others:
         text = (
@@ -173,7 +167,7 @@ def _keys(pool: RelayPool, seen: RelayPoolSeen) -> Verdict:
         )
         return Verdict("KeysReady", "False", "OtherNamespace", text)
     if seen.keys_note:
-        return Verdict("KeysReady", "True", "Rotating", _sentence(seen.keys_note))
+        return Verdict("KeysReady", "True", "Rotating", sentence(seen.keys_note))
     return Verdict("KeysReady", "True", "KeysFound", "The keys are there.")
 
 
@@ -292,19 +286,6 @@ def _status(
     return values
 
 
-def _is_ours(child: Json | None, pool: RelayPool) -> bool:
-    owners = ((child or {}).get("metadata") or {}).get("ownerReferences") or ()
-    return any(owner.get("uid") == pool.metadata.uid for owner in owners)
-
-
-def _key(child: Json) -> str:
-    return f"{child['kind']}/{child['metadata']['name']}"
-
-
 def _text(address: Address) -> str:
     host = f"[{address.ip}]" if ":" in address.ip else address.ip
     return f"{host}:{address.port}"
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")

@@ -101,7 +101,7 @@ def drain_actions(
     round_ = round_of(deployment) + bool(stay)
     # A pod that drains without the label was told so by an operator that had not seen that it was called back.
     astray = [pod for pod in chosen.staying if not is_draining(pod) and _drains(pod, loads)]
-    back_told = [_tell(pod, http_port, drain=False) for pod in (*stay, *astray) if _can_answer(pod)]
+    back_told = [_tell(pod, http_port, drain=False) for pod in (*stay, *astray) if pod.can_answer]
 
     fresh = [pod for pod in chosen.leaving if not is_draining(pod)]
     begun = [pod for pod in chosen.leaving if is_draining(pod)]
@@ -109,7 +109,7 @@ def drain_actions(
     # Those that drain already come first: what is begun is ended.
     again = outdated[:BATCH]
     first = fresh[: BATCH - len(again)]
-    told = [pod for pod in (*begun, *first) if _can_answer(pod)]
+    told = [pod for pod in (*begun, *first) if pod.can_answer]
     # Those that answer come first: silent ones may use up the time that all drains have.
     told = sorted((pod for pod in told if not _drains(pod, loads)), key=lambda pod: pod.uid not in loads)
     late = {pod.name for pod in told if is_draining(pod) and now - _draining_since(pod, now) >= ANSWER_LIMIT_S}
@@ -189,11 +189,6 @@ def round_of(deployment: Json | None) -> int:
 def _round_text(deployment: Json | None) -> str:
     text = str(((deployment or {}).get("metadata", {}).get("annotations") or {}).get(ROUND_ANNOTATION, ""))
     return text if text.isascii() and len(text) < 19 else ""
-
-
-def _can_answer(pod: PodSeen) -> bool:
-    """Return whether there is a process; before that nothing can place a call on the pod."""
-    return bool(pod.ip) and pod.phase in ("Running", "Unknown")
 
 
 def _tell(pod: PodSeen, http_port: int, *, drain: bool) -> SetDrain:

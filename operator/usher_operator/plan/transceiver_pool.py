@@ -17,6 +17,7 @@ from usher_operator.identity.lease import read_leases, read_number
 from usher_operator.identity.pod_ids import Grants, grant, identity_actions, is_waiting, last_given
 from usher_operator.names import CLUSTER_ID_LABEL, POD_ID_LABEL, REVISION_LABEL, ROUND_ANNOTATION, TRANSCEIVER
 from usher_operator.plan import secret_refs
+from usher_operator.plan.children import is_ours, key_of, name_taken
 from usher_operator.plan.defaults import Defaults
 from usher_operator.plan.events import tell_changes
 from usher_operator.plan.marks import mark_actions
@@ -145,7 +146,7 @@ class _Workload:
 def _look_at_workload(
     pool: TransceiverPool, seen: TransceiverPoolSeen, claim: Claim, accepted: Verdict, defaults: Defaults
 ) -> _Workload:
-    deployment = seen.deployment if _is_ours(seen.deployment, pool) else None
+    deployment = seen.deployment if is_ours(seen.deployment, pool) else None
     is_allowed = claim.cluster is not None and accepted.status == "True" and not _is_deleting(pool)
     manifest = transceiver_deployment(pool, claim.cluster, defaults) if is_allowed and claim.cluster else None
     template = (manifest or deployment or {}).get("spec", {}).get("template", {})
@@ -221,7 +222,7 @@ def _workload_actions(
     if workload.manifest is not None:
         children = transceiver_children(pool)
         actions += [
-            Apply(child) for child in children if seen.resend or not is_current(child, seen.children.get(_key(child)))
+            Apply(child) for child in children if seen.resend or not is_current(child, seen.children.get(key_of(child)))
         ]
         is_right = is_current(workload.manifest, workload.deployment) and has_round(workload.deployment)
         if seen.resend or not is_right:
@@ -257,13 +258,13 @@ def _with_replicas(manifest: dict[str, Any], replicas: int) -> dict[str, Any]:
 
 def _leftovers(pool: TransceiverPool, seen: TransceiverPoolSeen, children: Sequence[Json]) -> list[Action]:
     """Return the deletion of children that no pod uses any more, such as the configuration of a backend without one."""
-    wanted = {_key(child) for child in children}
+    wanted = {key_of(child) for child in children}
     return [
         Delete(
             Reference("v1", "ConfigMap", pool.metadata.namespace, child["metadata"]["name"]), child["metadata"]["uid"]
         )
         for key, child in seen.children.items()
-        if key.startswith("ConfigMap/") and key not in wanted and _is_ours(child, pool)
+        if key.startswith("ConfigMap/") and key not in wanted and is_ours(child, pool)
     ]
 
 
@@ -272,23 +273,7 @@ def _accepted(pool: TransceiverPool, seen: TransceiverPoolSeen, defaults: Defaul
         text = "No image: set spec.image, or the operator's setting for the image of transceivers."
         return Verdict("Accepted", "False", "NoImage", text)
     children = {f"Deployment/{child_name(TRANSCEIVER, pool.metadata.name)}": seen.deployment, **seen.children}
-    for key, child in children.items():
-        if child is not None and not _is_ours(child, pool):
-            text = (
-                f"{key} exists and is not of this pool. After a deletion it goes by itself; otherwise delete it, or "
-                "give the pool another name."
-            )
-            return Verdict("Accepted", "False", "NameTaken", text)
-    return Verdict("Accepted", "True", "Accepted", "The spec can be carried out.")
-
-
-def _is_ours(child: Json | None, pool: TransceiverPool) -> bool:
-    owners = (child or {}).get("metadata", {}).get("ownerReferences") or []
-    return any(owner.get("uid") == pool.metadata.uid for owner in owners)
-
-
-def _key(child: Json) -> str:
-    return f"{child['kind']}/{child['metadata']['name']}"
+    return name_taken(children, pool) or Verdict("Accepted", "True", "Accepted", "The spec can be carried out.")
 
 
 def _is_deleting(pool: TransceiverPool) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from usher_core.internal_api import Load
 from usher_operator.api.transceiver_pool import TerminatingPod, TransceiverPool, TransceiverPoolStatus
-from usher_operator.conditions import Verdict, merge
+from usher_operator.conditions import Verdict, merge, sentence
 from usher_operator.names import ACTIVE, POD_ID_GATE, REVISION_LABEL, STATE_LABEL, TRANSCEIVER, pool_labels
 from usher_operator.plan.diagnosis import is_stuck, why_not_ready
 from usher_operator.plan.scale_down import is_draining
@@ -61,9 +61,9 @@ def keys_verdict(pool: TransceiverPool, seen: TransceiverPoolSeen) -> Verdict:
     if fault := secrets_fault(references, seen, pool.metadata.namespace):
         return fault
     if seen.keys_fault:
-        return Verdict("KeysReady", "False", "KeysNotReady", _sentence(seen.keys_fault))
+        return Verdict("KeysReady", "False", "KeysNotReady", sentence(seen.keys_fault))
     if seen.keys_note:
-        return Verdict("KeysReady", "True", "Rotating", _sentence(seen.keys_note))
+        return Verdict("KeysReady", "True", "Rotating", sentence(seen.keys_note))
     return Verdict("KeysReady", "True", "KeysFound", "Keys and token are there.")
 
 
@@ -201,7 +201,3 @@ def _terminating(pods: Sequence[PodSeen], loads: Mapping[str, Load]) -> list[Ter
 def _some(pods: Sequence[str]) -> str:
     more = f" and {len(pods) - MAX_NAMED} more" if len(pods) > MAX_NAMED else ""
     return ", ".join(pods[:MAX_NAMED]) + more
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")

@@ -1,0 +1,38 @@
+"""What both kinds of pools have in common about their children: whose they are, and how they are named in messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from usher_operator.api.relay_pool import RelayPool
+from usher_operator.api.transceiver_pool import TransceiverPool
+from usher_operator.conditions import Verdict
+from usher_operator.seen import Json
+
+
+def key_of(child: Json) -> str:
+    """Return `Kind/name`."""
+    return f"{child['kind']}/{child['metadata']['name']}"
+
+
+def is_ours(child: Json | None, pool: RelayPool | TransceiverPool) -> bool:
+    """Return whether an object belongs to just this pool, not to an earlier one with its name."""
+    owners = ((child or {}).get("metadata") or {}).get("ownerReferences") or ()
+    return any(owner.get("uid") == pool.metadata.uid for owner in owners)
+
+
+def name_taken(children: Mapping[str, Json | None], pool: RelayPool | TransceiverPool) -> Verdict | None:
+    """Return an Accepted that names the first child which is somebody else's; None when there is none.
+
+    Args:
+        children: by `Kind/name`; None for those that do not exist.
+        pool: whose they should be.
+    """
+    for key, child in children.items():
+        if child is not None and not is_ours(child, pool):
+            text = (
+                f"{key} exists and is not of this pool. After a deletion it goes by itself; otherwise delete it, or "
+                "give the pool another name."
+            )
+            return Verdict("Accepted", "False", "NameTaken", text)
+    return None
