@@ -20,6 +20,7 @@ from usher_operator import names
 from usher_operator.actions import Reference
 from usher_operator.api.relay_pool import RelayPool
 from usher_operator.api.transceiver_pool import TransceiverPool
+from usher_operator.identity.lease import read_leases
 from usher_operator.keys import secrets
 from usher_operator.kube import HttpKubeApi, KubeApi, UnavailableError, load_configuration, reference
 
@@ -28,7 +29,6 @@ log = structlog.get_logger()
 LOOK_EVERY_S = 2.0
 SAY_EVERY = 15
 """Looks between two lines about what is still there."""
-CLUSTER_LEASE = "usher-cluster-"
 
 
 class Uninstaller:
@@ -134,19 +134,15 @@ class Uninstaller:
                     await self._api.delete(target, found["metadata"]["uid"])
 
     async def _delete_leases(self, lease: str) -> None:
-        for found in await self._list("coordination.k8s.io/v1", "Lease", self._identity_namespace):
-            if _is_cluster(found) and self._served(found):
-                await self._api.delete(reference(found), found["metadata"]["uid"])
+        leases = await self._list("coordination.k8s.io/v1", "Lease", self._identity_namespace)
+        for found in read_leases(leases).values():
+            if self._served(found.holder):
+                await self._api.delete(reference(found.manifest), found.manifest["metadata"]["uid"])
         await self._delete(Reference("coordination.k8s.io/v1", "Lease", self._own_namespace, lease))
 
-    def _served(self, lease: Mapping[str, Any]) -> bool:
+    def _served(self, holder: str) -> bool:
         """Whether the holder was a pool of ours: other operators may keep theirs beside them."""
-        namespace = str((lease.get("spec") or {}).get("holderIdentity") or "").partition("/")[0]
-        return not self._namespaces or namespace in self._namespaces
-
-
-def _is_cluster(lease: Mapping[str, Any]) -> bool:
-    return str(lease["metadata"]["name"]).startswith(CLUSTER_LEASE)
+        return not self._namespaces or holder.partition("/")[0] in self._namespaces
 
 
 def _name(pool: Mapping[str, Any]) -> str:

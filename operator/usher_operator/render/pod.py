@@ -17,6 +17,8 @@ USER = 65_532
 """The user and group `nonroot` of our images; numeric, since a kubelet can't check a name."""
 KEYS_PATH = "/etc/usher/keys"
 TOKEN_PATH = "/etc/usher/token"
+HISTORY = 3
+"""Old ReplicaSets that are kept for `kubectl rollout undo` and for looking back."""
 PROBE_TIMEOUT_S = 5
 """A program under full load answers late; one that shall not be used any more says so at once."""
 CONTAINER_ANNOTATION = "kubectl.kubernetes.io/default-container"

@@ -28,8 +28,6 @@ from usher_operator.render.revision import revision_of, with_revision
 
 Json = dict[str, Any]
 
-HISTORY = 3
-"""Old ReplicaSets that are kept for `kubectl rollout undo` and for looking back."""
 _UNPRIVILEGED_FROM = 1024
 """Lower ports need a sysctl before a process without privileges may bind them."""
 
@@ -82,7 +80,7 @@ def relay_workload(pool: RelayPool, defaults: Defaults) -> Json:
             "metadata": pod.child_metadata(pool, RELAY),
             "spec": {
                 "selector": {"matchLabels": pool_labels(RELAY, pool.metadata.name)},
-                "revisionHistoryLimit": HISTORY,
+                "revisionHistoryLimit": pod.HISTORY,
                 "template": template,
                 **fields,
             },

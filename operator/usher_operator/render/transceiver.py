@@ -37,8 +37,6 @@ BACKEND_ANNOTATION = "usher.fleet/backend-config"
 """On pods: hash of the backend's configuration, which is read once; another one is a rollout."""
 END_MARGIN_S = 10
 """Seconds a pod has after its last call was ended: to close clients and observers in order."""
-HISTORY = 3
-"""Old ReplicaSets that are kept for `kubectl rollout undo` and for looking back."""
 
 
 def keys_secret(pool: TransceiverPool) -> str:
@@ -47,9 +45,9 @@ def keys_secret(pool: TransceiverPool) -> str:
     return reference.name if reference else TRANSCEIVER_KEYS_SECRET
 
 
-def token_secret(pool: TransceiverPool) -> str:
-    """Return the name of the Secret with the token of the internal API."""
-    reference = pool.spec.internal_token_secret_ref
+def token_secret(pool: TransceiverPool | None) -> str:
+    """Return the name of the Secret with the token of the internal API; None: of transceivers whose pool is gone."""
+    reference = pool.spec.internal_token_secret_ref if pool else None
     return reference.name if reference else TOKEN_SECRET
 
 
@@ -82,7 +80,7 @@ def transceiver_deployment(pool: TransceiverPool, cluster: int, defaults: Defaul
             "metadata": {**pod.child_metadata(pool, TRANSCEIVER), "annotations": {ROUND_ANNOTATION: "0"}},
             "spec": {
                 "selector": {"matchLabels": pool_labels(TRANSCEIVER, pool.metadata.name)},
-                "revisionHistoryLimit": HISTORY,
+                "revisionHistoryLimit": pod.HISTORY,
                 "strategy": {
                     "type": "RollingUpdate",
                     "rollingUpdate": {"maxSurge": strategy.max_surge, "maxUnavailable": strategy.max_unavailable},
