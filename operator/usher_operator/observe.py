@@ -21,8 +21,11 @@ from usher_operator import names
 from usher_operator.actions import Reference
 from usher_operator.api.relay_pool import RelayPool
 from usher_operator.api.transceiver_pool import TransceiverPool
+from usher_operator.identity.lease import ClusterLease, read_leases
 from usher_operator.kube import ForbiddenError, KubeApi
 from usher_operator.loads import Loads
+from usher_operator.plan.children import key_of
+from usher_operator.render import relay, transceiver
 from usher_operator.render.pod import child_name
 from usher_operator.resends import Resends
 from usher_operator.seen import NodeSeen, PodSeen, RelayPoolSeen, TransceiverPoolSeen
@@ -112,13 +115,6 @@ def cluster_pod_ids(pods: Iterable[PodSeen]) -> tuple[int, ...]:
     return tuple(int(text) for text in texts if text.isascii() and text.isdigit() and len(text) <= 10)
 
 
-def token_secret(pool: TransceiverPool | None) -> str:
-    """Return the name of the Secret with the internal token of a pool's transceivers."""
-    if pool is None or pool.spec.internal_token_secret_ref is None:
-        return names.TOKEN_SECRET
-    return pool.spec.internal_token_secret_ref.name
-
-
 def is_deleting(pool: Pool) -> bool:
     """Return whether the pool is on its way out."""
     return pool.metadata.deletion_timestamp is not None
@@ -168,10 +164,7 @@ class Observer:
             Reference("v1", "ServiceAccount", namespace, child),
             Reference("v1", "ConfigMap", namespace, f"{child}-backend"),
         ]
-        secrets = [
-            _name(pool.spec.keys.secret_ref, names.TRANSCEIVER_KEYS_SECRET),
-            _name(pool.spec.internal_token_secret_ref, names.TOKEN_SECRET),
-        ]
+        secrets = [transceiver.keys_secret(pool), transceiver.token_secret(pool)]
         (deployment, *others), leases, (there, forbidden) = await _all(
             _gather([self._api.get(target) for target in wanted]),
             self._cluster_leases(),
@@ -194,7 +187,7 @@ class Observer:
             loads={} if token is None else await self._loads.look(pods, pool.spec.media.http_port, token, urgent),
             deployment=deployment,
             children=_by_key(others),
-            leases=tuple(leases),
+            leases=tuple(lease.manifest for lease in leases),
             holders=holders,
             secrets=there,
             secrets_forbidden=forbidden,
@@ -216,7 +209,7 @@ class Observer:
             Reference("rbac.authorization.k8s.io/v1", "Role", namespace, child),
             Reference("rbac.authorization.k8s.io/v1", "RoleBinding", namespace, child),
         ]
-        secrets = [_name(pool.spec.keys.secret_ref, names.RELAY_KEYS_SECRET)]
+        secrets = [relay.keys_secret(pool)]
         needs_nodes = pool.spec.exposure.type in ("NodePort", "HostPort")
         (workload, service, *others), (there, forbidden), security, nodes = await _all(
             _gather([self._api.get(target) for target in wanted]),
@@ -257,16 +250,16 @@ class Observer:
         except (LocalError, binascii.Error, UnicodeDecodeError):
             return ""
 
-    async def _cluster_leases(self) -> Sequence[Json]:
+    async def _cluster_leases(self) -> Sequence[ClusterLease]:
         leases = await self._api.select("coordination.k8s.io/v1", "Lease", self._identity_namespace)
-        return [lease for lease in leases if lease["metadata"]["name"].startswith("usher-cluster-")]
+        return list(read_leases(leases).values())
 
-    async def _holders(self, leases: Sequence[Json]) -> frozenset[str]:
+    async def _holders(self, leases: Sequence[ClusterLease]) -> frozenset[str]:
         """Return the holders that may still need their cluster id.
 
         More of them than we look up count as there, and so do those that we may not look up.
         """
-        claimed = sorted({holder for lease in leases if "/" in (holder := _holder(lease))})
+        claimed = sorted({lease.holder for lease in leases if "/" in lease.holder})
         gone = [holder for holder in claimed if not self._pods.of_pool(*_split(holder))][:MAX_HOLDERS]
         found = await _gather([self._exists(holder) for holder in gone])
         return frozenset(claimed) - {holder for holder, exists in zip(gone, found, strict=True) if not exists}
@@ -382,16 +375,8 @@ def node_seen(node: Json) -> NodeSeen:
     )
 
 
-def _name(reference: Any, default: str) -> str:
-    return str(reference.name) if reference is not None else default
-
-
 def _by_key(children: Iterable[Json | None]) -> dict[str, Json]:
-    return {f"{child['kind']}/{child['metadata']['name']}": child for child in children if child is not None}
-
-
-def _holder(lease: Json) -> str:
-    return str((lease.get("spec") or {}).get("holderIdentity") or "")
+    return {key_of(child): child for child in children if child is not None}
 
 
 def _split(holder: str) -> tuple[str, str, str]:
@@ -399,12 +384,8 @@ def _split(holder: str) -> tuple[str, str, str]:
     return namespace, names.TRANSCEIVER, name
 
 
-def _held(leases: Iterable[Json], holder: str) -> int | None:
-    for lease in leases:
-        number = lease["metadata"]["name"].removeprefix("usher-cluster-")
-        if _holder(lease) == holder and number.isdigit():
-            return int(number)
-    return None
+def _held(leases: Iterable[ClusterLease], holder: str) -> int | None:
+    return next((lease.cluster for lease in leases if lease.holder == holder), None)
 
 
 async def _nothing() -> tuple[NodeSeen, ...]:
