@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -22,7 +22,7 @@ from usher_operator.kube import KubeApi
 from usher_operator.loads import PodAnswerError, PodClient, base_url
 from usher_operator.observe import Observer, Pods, Pool, is_deleting, pod_seen
 from usher_operator.plan.keys import FRESH_BYTES, KeysPlan, KeysSeen
-from usher_operator.render.transceiver import token_secret
+from usher_operator.render.transceiver import keys_secret, token_secret
 from usher_operator.seen import PodSeen
 
 KEYS_EVERY_S = 30.0
@@ -119,14 +119,16 @@ class KeysKeeper:
                 plan = await self._plan_for(namespace, is_live=True)
             outcome = await self._applier.carry_out(plan.actions, subject, "")
             if outcome.faults:
-                return KeysPlan((), plan.key_ids, fault=outcome.faults[0].message)
+                fault = outcome.faults[0].message
+                return KeysPlan((), plan.key_ids, fault, transceiver_keys=plan.transceiver_keys)
             if plan.look_again != 0:
                 break
         return plan
 
     async def _plan_for(self, namespace: str, *, is_live: bool) -> KeysPlan:
         seen = await self._observe(namespace, self._listed if is_live else self._watched)
-        return self._plan(seen, self._wall(), secrets.token_bytes(FRESH_BYTES))
+        plan = self._plan(seen, self._wall(), secrets.token_bytes(FRESH_BYTES))
+        return replace(plan, transceiver_keys=seen.transceiver_keys)
 
     async def _watched(self, namespace: str) -> list[PodSeen]:
         return list(self._pods.of_namespace(namespace))
@@ -166,6 +168,9 @@ class KeysKeeper:
             clusters=frozenset(clusters | {cluster for cluster in ids if cluster is not None}),
             longest_call=max((float(seconds(p.spec.max_session_age)) for p in transceiver_pools.values()), default=0.0),
             is_wanted=bool(relays or transceivers) or uses_token or uses_keys,
+            transceiver_keys={
+                name: keys_secret(pool) for name, pool in transceiver_pools.items() if not is_deleting(pool)
+            },
         )
 
     async def _pools(self, model: type[Any], namespace: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import contextlib
 import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -68,6 +68,7 @@ class KeysView:
     key_ids: tuple[str, ...] = ()
     fault: str = ""
     note: str = ""
+    transceiver_keys: Mapping[str, str] = field(default_factory=dict)
 
 
 def pod_seen(body: Mapping[str, Any]) -> PodSeen:
@@ -232,6 +233,7 @@ class Observer:
             key_ids=keys.key_ids,
             keys_fault=keys.fault,
             keys_note=keys.note,
+            transceiver_keys=keys.transceiver_keys,
             resend=self._resends.is_due(pool.metadata.uid),
         )
 

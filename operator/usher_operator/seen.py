@@ -116,5 +116,7 @@ class RelayPoolSeen:
     """Why the keys are not ready, "" when they are."""
     keys_note: str = ""
     """What a rotation of keys waits for; the keys in use are good meanwhile."""
+    transceiver_keys: Mapping[str, str] = field(default_factory=dict)
+    """The Secret with the keys of each TransceiverPool of the namespace, by the pool's name."""
     resend: bool = False
     """Whether children are sent again though their revision is right."""

@@ -16,7 +16,7 @@ from usher_operator.handlers import WatchedPods
 from usher_operator.keys_keeper import FORGET_S, KeysKeeper
 from usher_operator.kube import HttpKubeApi
 from usher_operator.loads import Loads, PodClient
-from usher_operator.names import TRANSCEIVER, child_labels
+from usher_operator.names import API_VERSION, TRANSCEIVER, TRANSCEIVER_KEYS_SECRET, child_labels
 from usher_operator.observe import Observer, Resolver
 from usher_operator.plan.keys import KeysPlan, KeysSeen
 from usher_operator.resends import Resends
@@ -157,6 +157,18 @@ async def test_namespaces_whose_pools_are_gone_are_forgotten(rig: Rig) -> None:
     assert rig.keeper.longest_wait() == rig.now - 1
     assert list(rig.keeper._latest) == ["n1"]
     assert list(rig.keeper._turns) == []
+
+
+async def test_relays_hear_where_the_keys_of_each_pool_of_transceivers_come_from(rig: Rig) -> None:
+    specs: dict[str, Any] = {"one": {}, "two": {"keys": {"secretRef": {"name": "mine"}}}, "going": {}}
+    for name, spec in specs.items():
+        metadata = {"name": name, "namespace": "fleet", "finalizers": ["example.com/stays"]}
+        body = {"apiVersion": API_VERSION, "kind": "TransceiverPool", "metadata": metadata}
+        rig.server.create({**body, "spec": {"replicas": 1, **spec}})
+    rig.server.remove("TransceiverPool", "fleet", "going")
+    rig.watch("a")
+    plan = await rig.keeper.current(POOL)
+    assert plan.transceiver_keys == {"one": TRANSCEIVER_KEYS_SECRET, "two": "mine"}
 
 
 async def test_pools_that_ask_at_a_time_share_one_look(rig: Rig) -> None:

@@ -315,6 +315,34 @@ def test_transceivers_of_another_namespace_need_keys_that_both_have() -> None:
     assert "spec.keys.secretRef" in message(outcome, "KeysReady")
 
 
+@pytest.mark.parametrize("spec", [{}, {"keys": {"secretRef": {"name": names.RELAY_KEYS_SECRET}}}])
+def test_transceivers_with_their_own_keys_are_named_by_relays_with_those_of_the_operator(spec: dict[str, Any]) -> None:
+    pool = relay_pool(**spec)
+    keys = {"voice": names.TRANSCEIVER_KEYS_SECRET, "other": "mine"}
+    found = frozenset([names.RELAY_KEYS_SECRET])
+    outcome = plan(pool, with_ingress(pool, LB, secrets=found, transceiver_keys=keys))
+    assert conditions(outcome)["KeysReady"] == conditions(outcome)["Ready"] == ("False", "MixedKeys")
+    assert "the transceivers of other have keys of another source" in message(outcome, "KeysReady")
+    assert addresses(outcome), "calls that work go on, such as those of a change from one source to the other"
+    outcome = plan(pool, with_ingress(pool, LB, secrets=found, transceiver_keys={"voice": keys["voice"]}))
+    assert conditions(outcome)["KeysReady"] == ("True", "KeysFound")
+
+
+def test_transceivers_with_keys_of_the_operator_are_named_by_relays_with_keys_of_their_own() -> None:
+    pool = relay_pool(keys={"secretRef": {"name": "mine"}})
+    keys = {f"voice-{number}": names.TRANSCEIVER_KEYS_SECRET for number in range(7)} | {"good": "theirs"}
+    outcome = plan(pool, with_ingress(pool, LB, secrets=frozenset(["mine"]), transceiver_keys=keys))
+    assert conditions(outcome)["KeysReady"] == ("False", "MixedKeys")
+    assert "voice-0, voice-1, voice-2, voice-3, voice-4 and 2 more have" in message(outcome, "KeysReady")
+
+
+def test_keys_of_transceivers_that_the_relays_do_not_serve_do_not_matter() -> None:
+    pool = relay_pool(keys={"secretRef": {"name": "mine"}}, transceivers={"namespaces": ["other"]})
+    keys = {"voice": names.TRANSCEIVER_KEYS_SECRET}
+    outcome = plan(pool, with_ingress(pool, LB, secrets=frozenset(["mine"]), transceiver_keys=keys))
+    assert conditions(outcome)["KeysReady"] == ("True", "KeysFound")
+
+
 def test_a_rollout_a_scaling_and_their_end_are_said() -> None:
     pool = relay_pool()
     seen = with_ingress(pool, LB)

@@ -8,7 +8,7 @@ operator, can do no harm.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from usher_core.errors import LocalError
 from usher_operator import names
@@ -64,6 +64,8 @@ class KeysSeen:
     """Seconds: the longest `maxSessionAge` of the TransceiverPools here. Calls of pods made before may be longer."""
     is_wanted: bool
     """Whether a pool or a pod here uses keys or token that the operator makes; if not, they are deleted."""
+    transceiver_keys: Mapping[str, str] = field(default_factory=dict)
+    """The Secret with the keys of each TransceiverPool here that stays, by the pool's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,7 @@ class KeysPlan:
         served: cluster ids whose transceivers may start: all relays know them.
         look_again: seconds until the next look; 0 at once, None the usual time.
         waits_since: since when programs are waited for, Unix seconds; None when nobody is.
+        transceiver_keys: as in KeysSeen, for the pools of relays.
     """
 
     actions: tuple[Action, ...]
@@ -99,6 +102,7 @@ class KeysPlan:
     served: frozenset[int] = frozenset()
     look_again: float | None = None
     waits_since: float | None = None
+    transceiver_keys: Mapping[str, str] = field(default_factory=dict)
 
     def fault_for(self, cluster: int | None) -> str:
         """Return `keys_fault` of a TransceiverPool with that cluster id; its pods stay gated while it is not ""."""

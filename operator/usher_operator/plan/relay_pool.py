@@ -15,7 +15,7 @@ from usher_operator.actions import Action, Apply, Plan
 from usher_operator.api.common import seconds
 from usher_operator.api.relay_pool import Address, RelayPool, RelayPoolStatus
 from usher_operator.conditions import Verdict, merge, sentence
-from usher_operator.names import RELAY, REVISION_LABEL, pool_labels
+from usher_operator.names import RELAY, RELAY_KEYS_SECRET, REVISION_LABEL, TRANSCEIVER_KEYS_SECRET, pool_labels
 from usher_operator.plan.children import is_ours, key_of, name_taken
 from usher_operator.plan.defaults import Defaults
 from usher_operator.plan.diagnosis import is_stuck, why_not_ready
@@ -23,7 +23,14 @@ from usher_operator.plan.events import tell_changes
 from usher_operator.plan.relay_addresses import find_addresses
 from usher_operator.plan.secret_refs import secrets_fault
 from usher_operator.render.pod import child_name
-from usher_operator.render.relay import image_of, is_host_port, namespaces, relay_children, relay_workload
+from usher_operator.render.relay import (
+    image_of,
+    is_host_port,
+    keys_secret,
+    namespaces,
+    relay_children,
+    relay_workload,
+)
 from usher_operator.render.revision import is_current
 from usher_operator.seen import Json, PodSeen, RelayPoolSeen
 
@@ -31,6 +38,8 @@ LOOK_AGAIN_S = 5.0
 """Until the next look while something is on its way that no watch brings, such as an address."""
 LATECOMERS_S = 10.0
 """Clients that were told the addresses just before the deletion have their first flow by then."""
+NAMED = 5
+"""Pools that a message names."""
 _HOST_PORTS_ADMITTED = ("", "privileged")
 """Levels of Pod Security that admit pods with host ports; "" is a namespace without a level."""
 
@@ -156,7 +165,8 @@ def _keys(pool: RelayPool, seen: RelayPoolSeen) -> Verdict:
     reference = pool.spec.keys.secret_ref
     if reference is not None:
         fault = secrets_fault({"spec.keys.secretRef": reference}, seen, pool.metadata.namespace)
-        return fault or Verdict("KeysReady", "True", "KeysFound", f"Keys come from Secret {reference.name}.")
+        found = Verdict("KeysReady", "True", "KeysFound", f"Keys come from Secret {reference.name}.")
+        return fault or _mixed_keys(pool, seen) or found
     if seen.keys_fault:
         return Verdict("KeysReady", "False", "KeysNotReady", sentence(seen.keys_fault))
     others = [each for each in namespaces(pool) if each != pool.metadata.namespace]
@@ -166,9 +176,31 @@ def _keys(pool: RelayPool, seen: RelayPoolSeen) -> Verdict:
             "for each namespace: set spec.keys.secretRef of both pools to Secrets of yours."
         )
         return Verdict("KeysReady", "False", "OtherNamespace", text)
+    if mixed := _mixed_keys(pool, seen):
+        return mixed
     if seen.keys_note:
         return Verdict("KeysReady", "True", "Rotating", sentence(seen.keys_note))
     return Verdict("KeysReady", "True", "KeysFound", "The keys are there.")
+
+
+def _mixed_keys(pool: RelayPool, seen: RelayPoolSeen) -> Verdict | None:
+    """Return a KeysReady that names the TransceiverPools whose calls these relays can't read; None: there are none."""
+    if pool.metadata.namespace not in namespaces(pool):
+        return None
+    own = keys_secret(pool)
+    others = [
+        name
+        for name, secret in sorted(seen.transceiver_keys.items())
+        if (secret == TRANSCEIVER_KEYS_SECRET) != (own == RELAY_KEYS_SECRET)
+    ]
+    if not others:
+        return None
+    named = ", ".join(others[:NAMED]) + (f" and {len(others) - NAMED} more" if len(others) > NAMED else "")
+    text = (
+        f"These relays have the keys of Secret {own}, and the transceivers of {named} have keys of another source: "
+        "set spec.keys.secretRef of all pools of the namespace, or of none."
+    )
+    return Verdict("KeysReady", "False", "MixedKeys", text)
 
 
 def _is_admitted(pool: RelayPool, seen: RelayPoolSeen) -> bool:
