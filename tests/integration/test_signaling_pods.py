@@ -117,6 +117,25 @@ async def test_while_no_relay_has_an_address_callers_get_503_and_then_it_works(a
         assert_error(await place(stack.client), 503, "no_address")
 
 
+async def test_a_relay_pool_that_drains_before_it_goes_gets_no_more_clients(api: KubeFake, tmp_path: Path) -> None:
+    api.create(pod(1))
+    going = relay_pool("a", "192.0.2.1:3478")
+    going["metadata"]["finalizers"] = ["usher.fleet/drain"]
+    api.create(going)
+    api.create(relay_pool("b", "192.0.2.2:3478"))
+    fake = transceiver(1)
+    async with in_kubernetes(tmp_path, fake, **POOLS) as stack:
+        await until(lambda: stack.app.state.services.directory.live_count() == 1, "the transceiver is known")
+        assert (await ready(stack))["advertised"] == 2
+        api.remove("RelayPool", "voice", "a")
+        assert api.get("RelayPool", "voice", "a"), "its finalizer keeps it, and its status has the address"
+        async with asyncio.timeout(10):
+            while (await ready(stack))["advertised"] != 1:  # noqa: ASYNC110 - a condition over HTTP has no event
+                await asyncio.sleep(0.01)
+        assert (await place(stack.client)).status_code == 201
+        assert advertised(fake) == ["192.0.2.2:3478"]
+
+
 async def test_a_pod_that_no_relay_serves_gets_no_calls(api: KubeFake, tmp_path: Path) -> None:
     api.create(pod(1, pool="voice"))
     api.create(pod(2, pool="video"))

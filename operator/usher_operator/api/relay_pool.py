@@ -165,7 +165,7 @@ class Drain(Model):
 
     grace_period: Duration = Field(default="90s", json_schema_extra=lasting("30s", "24h"))
     """Time between SIGTERM and the end. At least what the load balancer takes to notice plus 30 s;
-    30s to 24h."""
+    30s to 24h. A pool that is deleted waits as long for its flows to end."""
 
 
 def _usual_strategy(spec: dict[str, Any]) -> Strategy:
