@@ -25,6 +25,7 @@ FOREIGN_FLAGS = {
     "--create-namespace": "helm",
     "--filename": "kubectl",
     "--for": "kubectl",
+    "--force": "kubectl delete",
     "--from-literal": "kubectl create secret",
     "--logs": "helm test",
     "--namespace": "kubectl and helm",

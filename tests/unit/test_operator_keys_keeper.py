@@ -16,10 +16,13 @@ from usher_operator.handlers import WatchedPods
 from usher_operator.keys_keeper import FORGET_S, KeysKeeper
 from usher_operator.kube import HttpKubeApi
 from usher_operator.loads import Loads, PodClient
+from usher_operator.main import Worker
+from usher_operator.metrics import OperatorMetrics
 from usher_operator.names import API_VERSION, TRANSCEIVER, TRANSCEIVER_KEYS_SECRET, child_labels
 from usher_operator.observe import Observer, Resolver
 from usher_operator.plan.keys import KeysPlan, KeysSeen
 from usher_operator.resends import Resends
+from usher_operator.settings import OperatorSettings
 
 POOL = Subject(Reference("usher.fleet/v1alpha1", "TransceiverPool", "fleet", "voice"), "uid")
 LABELS = child_labels(TRANSCEIVER, "voice")
@@ -175,3 +178,12 @@ async def test_pools_that_ask_at_a_time_share_one_look(rig: Rig) -> None:
     rig.watch("a")
     await asyncio.gather(*(rig.keeper.current(POOL) for _ in range(5)))
     assert rig.seen == [1]
+
+
+async def test_the_operator_shows_the_wait_as_a_metric(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(KeysKeeper, "longest_wait", lambda _keeper: 42.0)
+    metrics = OperatorMetrics()
+    worker = Worker(OperatorSettings(own_namespace="usher"), Configuration(), metrics, lambda: True)
+    assert metrics.registry.get_sample_value("usher_operator_keys_waiting_seconds") == 42
+    await worker._client.close()
+    await worker._api.close()
