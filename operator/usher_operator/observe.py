@@ -34,6 +34,7 @@ log = structlog.get_logger()
 
 Json = dict[str, Any]
 POD_SECURITY_LABEL = "pod-security.kubernetes.io/enforce"
+_COMPONENTS = {RelayPool.kind: names.RELAY, TransceiverPool.kind: names.TRANSCEIVER}
 MAX_ADDRESSES = 4
 MAX_HOSTS = 64
 RESOLVE_S = 3.0
@@ -116,6 +117,10 @@ def cluster_pod_ids(pods: Iterable[PodSeen]) -> tuple[int, ...]:
     return tuple(int(text) for text in texts if text.isascii() and text.isdigit() and len(text) <= 10)
 
 
+def _is_owned(child: Json, uid: str) -> bool:
+    return any(owner["uid"] == uid for owner in child["metadata"].get("ownerReferences") or ())
+
+
 def is_deleting(pool: Pool) -> bool:
     """Return whether the pool is on its way out."""
     return pool.metadata.deletion_timestamp is not None
@@ -142,6 +147,17 @@ class Observer:
         self._resolver = resolver
         self._resends = resends
         self._identity_namespace = identity_namespace
+
+    def pods_of(self, kind: str, namespace: str, pool: str) -> tuple[PodSeen, ...]:
+        """Return the pods of a pool, whatever its spec."""
+        return self._pods.of_pool(namespace, _COMPONENTS[kind], pool)
+
+    async def workloads(self, kind: str, namespace: str, pool: str, uid: str) -> list[Json]:
+        """Return what makes the pods of a pool, whatever its spec. Raises KubeError."""
+        child = child_name(_COMPONENTS[kind], pool)
+        targets = [Reference("apps/v1", each, namespace, child) for each in ("Deployment", "DaemonSet")]
+        found = await _gather([self._api.get(target) for target in targets])
+        return [each for each in found if each is not None and _is_owned(each, uid)]
 
     def waiting(self, pool: TransceiverPool) -> tuple[PodSeen, ...]:
         """Return the pods of a pool that wait for an id."""

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from usher_core.errors import describe
 from usher_operator import names
-from usher_operator.actions import Action, Plan, Reference, Tell
+from usher_operator.actions import Action, Delete, Plan, Reference, Tell
 from usher_operator.api.common import Condition
 from usher_operator.api.relay_pool import RelayPool
 from usher_operator.api.transceiver_pool import TransceiverPool
@@ -253,6 +253,8 @@ class Reconciler:
             pool = KINDS[key.kind].model_validate(body)
         except ValidationError as error:
             await self._write_fault(key, body, Verdict("Accepted", "False", "InvalidSpec", describe(error)))
+            if "deletionTimestamp" in body["metadata"]:
+                return await self._end(key, Subject(key.target, body["metadata"]["uid"]))
             return Look(LOOK_EVERY_S * _jitter())
         subject = Subject(key.target, pool.metadata.uid)
         current = body.get("status")
@@ -294,6 +296,20 @@ class Reconciler:
             self._count_silent(key, outcome.silent)
             again = min(again, SILENT_POD_S * _jitter())
         return Look(max(again, SETTLE_S), done=plan.done and is_deleting(pool))
+
+    async def _end(self, key: PoolKey, subject: Subject) -> Look:
+        """Let a deleted pool go whose spec tells nothing: its pods drain as they end, and all else stays till then."""
+        left = False
+        for found in await self._observer.workloads(key.kind, key.namespace, key.name, subject.uid):
+            left = True
+            metadata = found["metadata"]
+            if "deletionTimestamp" not in metadata:
+                target = Reference(found["apiVersion"], found["kind"], key.namespace, metadata["name"])
+                await self._applier.carry_out([Delete(target, metadata["uid"])], subject, "")
+        if left or self._observer.pods_of(key.kind, key.namespace, key.name):
+            return Look(DELETING_S)
+        await self._keys.current(subject, now=True)
+        return Look(DELETING_S, done=True)
 
     async def _give_ids(self, pool: TransceiverPool, subject: Subject, state: _State, now: float) -> bool:
         """Give ids to pods that wait, as far as the last verdict about the keys lets us. Returns whether any was."""
@@ -393,19 +409,16 @@ def _after_conflict(times: int) -> float:
 
 
 def _keys_before(pool: Pool) -> KeysPlan | None:
-    """Return the last outcome of a look at keys, as the status has it; None: not known, or not good."""
-    ready = next((each for each in pool.status.conditions if each.type == "KeysReady"), None)
+    """Return the last outcome of a look at keys, as far as a status tells; None: not known, or not good."""
+    if not isinstance(pool, TransceiverPool):
+        return None
     if pool.spec.keys.secret_ref is not None:
         return KeysPlan((), ())
-    if ready is None or ready.status != "True":
+    ready = next((each for each in pool.status.conditions if each.type == "KeysReady"), None)
+    if ready is None or ready.status != "True" or pool.status.cluster_id is None:
         return None
-    cluster = pool.status.cluster_id if isinstance(pool, TransceiverPool) else None
-    return KeysPlan(
-        (),
-        tuple(pool.status.key_ids),
-        note=ready.message if ready.reason == "Rotating" else "",
-        served=frozenset() if cluster is None else frozenset([cluster]),
-    )
+    note = ready.message if ready.reason == "Rotating" else ""
+    return KeysPlan((), tuple(pool.status.key_ids), note=note, served=frozenset([pool.status.cluster_id]))
 
 
 def _view(pool: Pool, keys: KeysPlan) -> KeysView:

@@ -393,6 +393,31 @@ async def test_a_spec_that_no_crd_checked_is_said_in_the_status(rig):
         await rig.api.until(lambda: rig.condition("Accepted") == ("False", "InvalidSpec"), "the status says so")
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "child"), [("TransceiverPool", "p", "p-transceiver"), ("RelayPool", "r", "r-relay")]
+)
+async def test_a_deleted_pool_whose_spec_is_invalid_goes_once_its_pods_have_ended(rig, kind, name, child):
+    async with rig.operator():
+        (rig.pool if kind == "TransceiverPool" else rig.relay_pool)()
+        await rig.api.until(lambda: rig.condition("Available", name, kind)[0] == "True", "pods are ready")
+        rig.api.change(kind, NAMESPACE, name, lambda body: body["spec"].update(replicas="many"))
+        await rig.api.until(lambda: rig.condition("Accepted", name, kind) == ("False", "InvalidSpec"), "it is said")
+        pods = [pod["metadata"]["name"] for pod in rig.api.all("Pod")]
+        assert not any("deletionTimestamp" in pod["metadata"] for pod in rig.api.all("Pod"))
+        rig.workloads._hold = True
+        rig.api.remove(kind, NAMESPACE, name)
+        await rig.api.until(
+            lambda: all("deletionTimestamp" in pod["metadata"] for pod in rig.api.all("Pod")), "its pods end"
+        )
+        looks = len(rig.api.calls)
+        await rig.api.until(lambda: len(rig.api.calls) > looks + 10, "it is looked at again", 20)
+        assert rig.api.get(kind, NAMESPACE, name) is not None
+        assert rig.api.get("Service", NAMESPACE, child) is not None
+        for pod in pods:
+            rig.workloads.finish(NAMESPACE, pod)
+        await rig.api.until(lambda: not rig.api.all(kind), "the pool is gone", 20)
+
+
 async def test_one_that_leads_no_more_writes_nothing(rig):
     async with rig.operator():
         rig.pool()
