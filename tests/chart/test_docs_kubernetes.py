@@ -4,13 +4,14 @@ import itertools
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.chart.rendering import ROOT, helm, template
+from tests.chart.rendering import CHART, RELEASE, ROOT, helm, objects, pods, template
 from tests.pages import Block, blocks, codes, pages
 
 PAGE = ROOT / "docs" / "kubernetes.md"
@@ -72,6 +73,63 @@ def test_files_and_pools_of_commands_exist() -> None:
 def test_the_patch_of_the_rescue_is_json() -> None:
     (patch,) = (word for line in KUBECTL for word in shlex.split(line) if word.startswith("--patch="))
     assert json.loads(patch.removeprefix("--patch=")) == {"metadata": {"finalizers": None}}
+
+
+@pytest.mark.needs("helm")
+@pytest.mark.parametrize("scenario", ["defaults", "everything", "namespaced"])
+def test_what_a_hook_may_leave_has_the_labels_that_the_page_deletes_by(scenario: str) -> None:
+    """After a failed uninstall the account of the Job must not be forgotten: it may delete pools and keys."""
+    deletions = [line for line in KUBECTL if "component=uninstall" in line]
+    kinds = {kind for line in deletions for kind in shlex.split(line)[2].split(",")}
+    hooks = [one for one in objects(scenario) if "helm.sh/hook" in one["metadata"].get("annotations", {})]
+    left = [one for one in hooks if one["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"]
+    assert {one["kind"] for one in left} >= {"Job", "ServiceAccount", "Role", "RoleBinding"}
+    assert {one["kind"].lower() for one in left} <= kinds
+    for one in left:
+        labels = one["metadata"]["labels"]
+        assert (labels["app.kubernetes.io/instance"], labels["app.kubernetes.io/component"]) == (RELEASE, "uninstall")
+
+
+def notes(folder: Path, *arguments: str) -> str:
+    """What Helm says after an install. It does so on a cluster only, so a copy of the chart renders it as an object."""
+    chart = folder / "usher"
+    shutil.copytree(CHART, chart)
+    (chart / "templates" / "NOTES.txt").rename(chart / "NOTES.txt")
+    (chart / "templates" / "notes.yaml").write_text('notes: {{ tpl (.Files.Get "NOTES.txt") . | toJson }}')
+    outcome = helm("template", RELEASE, str(chart), "--namespace=usher", "--show-only=templates/notes.yaml", *arguments)
+    assert outcome.returncode == 0, outcome.stderr
+    return str(yaml.safe_load(outcome.stdout)["notes"])
+
+
+@pytest.mark.needs("helm")
+@pytest.mark.parametrize("deadline", [4500, 60])
+def test_the_notes_say_how_long_an_uninstall_has_to_be_given(deadline: int, tmp_path: Path) -> None:
+    said = notes(tmp_path, f"--set=uninstall.deadlineSeconds={deadline}")
+    [given] = re.findall(rf"^helm uninstall {RELEASE} --namespace usher --timeout (\d+)s$", said, re.MULTILINE)
+    assert int(given) > deadline
+    assert "never delete the namespace first" in said
+
+
+def test_the_page_gives_an_uninstall_more_time_than_its_job_has_and_warns_of_deleting_the_namespace() -> None:
+    [command] = [line for line in HELM if line.startswith("helm uninstall")]
+    minutes = re.search(r"--timeout (\d+)m", command)
+    assert minutes is not None
+    assert int(minutes[1]) * 60 > VALUES["uninstall"]["deadlineSeconds"]
+    assert "Uninstall before you delete the namespace" in " ".join(PAGE.read_text().split())
+
+
+@pytest.mark.needs("helm")
+def test_the_page_says_that_ipv6_alone_is_not_supported_while_programs_bind_ipv4() -> None:
+    bound = [
+        each["value"]
+        for one in objects("defaults")
+        for pod in pods(one)
+        for each in pod["containers"][0].get("env", ())
+        if each["name"] == "USHER_HTTP"
+    ]
+    assert bound
+    assert all(each.startswith("0.0.0.0:") for each in bound)
+    assert "IPv6-only clusters are not supported yet" in PAGE.read_text()
 
 
 def test_values_named_in_the_page_exist() -> None:
