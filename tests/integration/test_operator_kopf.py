@@ -15,6 +15,7 @@ from kubernetes.aio.client import Configuration
 from tests.kube_fake import KubeFake
 from tests.kube_workloads import Workloads
 from usher_core.internal_api import Load
+from usher_operator import resends
 from usher_operator.loads import PodClient
 from usher_operator.main import Worker
 from usher_operator.metrics import OperatorMetrics
@@ -266,6 +267,30 @@ async def test_a_relay_pool_becomes_relays_with_an_address_and_goes_again(rig):
         await rig.api.until(lambda: not rig.api.all("RelayPool"), "the pool is gone", 20)
         for kind in (*names, "Pod"):
             await rig.api.until(lambda kind=kind: not rig.api.all(kind, NAMESPACE), f"no {kind} is left")
+
+
+async def test_what_somebody_changed_by_hand_is_set_right(rig, monkeypatch):
+    monkeypatch.setattr(resends, "RESEND_S", 0.0)
+    async with rig.operator():
+        rig.relay_pool()
+        rig.pool(replicas=1)
+        await rig.ready()
+        await rig.api.until(lambda: rig.condition("Available", "r", "RelayPool")[0] == "True", "relays are ready")
+        services = [("Service", NAMESPACE, "r-relay"), ("Service", NAMESPACE, "p-transceiver")]
+        role = ("Role", NAMESPACE, "r-relay")
+        wanted = [rig.api.get(*service)["spec"]["selector"] for service in services]
+        rules = rig.api.get(*role)["rules"]
+        rig.api.change(*role, lambda body: body.update(rules=[]))
+        for service in services:
+            rig.api.change(*service, lambda body: body["spec"].update(selector={"theirs": "1"}))
+        for service, selector in zip(services, wanted, strict=True):
+            await rig.api.until(
+                lambda service=service, selector=selector: (
+                    selector.items() <= rig.api.get(*service)["spec"]["selector"].items()
+                ),
+                f"{service} is right",
+            )
+        await rig.api.until(lambda: rig.api.get(*role)["rules"] == rules, "the Role is right")
 
 
 async def test_a_scale_up_and_down_loses_no_pod_with_calls(rig):
