@@ -192,7 +192,9 @@ def operator_metrics() -> list[Metric]:
         for outcome in outcomes:
             metrics.passes.labels(kind, outcome)
     errors = {kube.KubeError.reason, *(error.reason for error in kube.KubeError.__subclasses__())}
-    for reason in errors | called_with(reconciler, "_count", 2) | called_with(reconciler, "_failed", 2):
+    for function, position in (("_count", 2), ("_failed", 2), ("labels", 0)):
+        errors |= called_with(reconciler, function, position)
+    for reason in errors:
         metrics.errors.labels(reason)
     for verb in called_with(kube, "_request"):
         metrics.api_requests.labels(verb, "200")
