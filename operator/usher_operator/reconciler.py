@@ -24,6 +24,7 @@ from usher_operator.keys_keeper import KeysKeeper
 from usher_operator.kube import ConflictError, ForbiddenError, InvalidError, KubeApi, KubeError, NotFoundError
 from usher_operator.metrics import OperatorMetrics
 from usher_operator.observe import KeysView, Observer, Pool, is_deleting
+from usher_operator.plan.events import tell_changes
 from usher_operator.plan.keys import KeysPlan
 from usher_operator.render.transceiver import token_secret
 from usher_operator.seen import RelayPoolSeen, TransceiverPoolSeen
@@ -279,9 +280,9 @@ class Reconciler:
         state.lost = {what: state.lost.get(what, 0) + 1 for what in outcome.lost}
         stubborn = [_never_taken(what) for what, n in state.lost.items() if n >= CONFLICTS_TOLD]
         faults = (*outcome.faults, *stubborn[:MAX_FAULTS])
-        await self._applier.write_status(subject, with_faults(plan.status, faults, pool, now), current)
-        warnings = [Tell("Warning", fault.reason, fault.message) for fault in faults]
-        await self._applier.carry_out(warnings, subject, token)
+        status = with_faults(plan.status, faults, pool, now)
+        await self._applier.write_status(subject, status, current)
+        await self._applier.carry_out(events(status, faults, pool), subject, token)
         if is_deleting(pool) and plan.done:
             await self._keys.current(subject, now=True)
         again = plan.look_again if plan.look_again is not None else LOOK_EVERY_S * _jitter()
@@ -393,6 +394,14 @@ def with_faults(status: Mapping[str, Any], faults: tuple[Fault, ...], pool: Pool
     [ready] = merge([verdict], pool.status.conditions, pool.metadata.generation, now)
     others = [entry for entry in status.get("conditions", ()) if entry["type"] != "Ready"]
     return {**status, "conditions": [*others, ready]}
+
+
+def events(status: Mapping[str, Any], faults: tuple[Fault, ...], pool: Pool) -> list[Tell]:
+    """Return what to tell people of a look: each refusal, and what else has changed in the conditions."""
+    told = [Tell("Warning", fault.reason, fault.message) for fault in faults]
+    refused = {fault.reason for fault in faults}
+    changes = tell_changes(status.get("conditions", ()), pool.status.conditions)
+    return [*told, *(change for change in changes if change.reason not in refused)]
 
 
 def _never_taken(what: str) -> Fault:

@@ -116,6 +116,9 @@ class Rig:
                 return condition["status"], condition["reason"]
         return "", ""
 
+    def status(self) -> Any:
+        return (self.api.get("TransceiverPool", NAMESPACE, "p") or {}).get("status", {})
+
     def ids(self) -> list[int]:
         labels = [pod["metadata"]["labels"].get(POD_ID_LABEL) for pod in self.api.all("Pod", NAMESPACE)]
         return sorted(int(label) for label in labels if label)
@@ -369,10 +372,13 @@ async def test_a_refused_deployment_is_said_and_ids_are_given_all_the_same(rig):
         )
         rig.scale(5)
         await rig.api.until(lambda: len(set(rig.ids())) == 5, "the size goes on changing")
+        await rig.api.until(lambda: rig.status().get("readyReplicas") == 5, "all are ready")
         rig.scale(3)
         await rig.api.until(lambda: len(rig.api.all("Pod")) == 3, "both ways")
         rig.api.remove("Pod", NAMESPACE, rig.api.all("Pod")[0]["metadata"]["name"])
         await rig.api.until(lambda: len(set(rig.ids())) == 3, "the new pod has an id")
+        told = [event["message"] for event in rig.api.all("Event") if event["reason"] == "Ready"]
+        assert told == ["All 3 wanted transceivers are ready."]
 
 
 @pytest.mark.parametrize(("code", "reason"), [(403, "Forbidden"), (409, "Conflict")])

@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 
+from tests.transceiver_pools import NOW, make_plan, make_pod, make_pool
+from usher_operator.actions import Tell
+from usher_operator.apply import Fault
 from usher_operator.metrics import OperatorMetrics
-from usher_operator.reconciler import Look, PoolKey, Reconciler
+from usher_operator.reconciler import Look, PoolKey, Reconciler, events, with_faults
 
 POOL = PoolKey("TransceiverPool", "fleet", "voice")
 
@@ -78,3 +81,14 @@ async def test_nothing_is_remembered_of_a_pool_that_nobody_looks_at(rig: Rig) ->
     rig.outcome = Look(again=0.0, done=True)
     await rig.drain(POOL, at_most=1.0)
     assert rig._states == {}
+
+
+def test_while_something_is_refused_nobody_is_told_that_all_is_well() -> None:
+    pool, fault = make_pool({"replicas": 1}), Fault("Refused", "The API server refuses Deployment fleet/voice")
+    good = make_plan(pool, make_pod()).status
+    refused = with_faults(good, (fault,), pool, NOW)
+    before = make_pool({"replicas": 1}, dict(good))
+    assert events(refused, (fault,), before) == [Tell("Warning", fault.reason, fault.message)]
+    before = make_pool({"replicas": 1}, dict(refused))
+    assert events(refused, (fault,), before) == [Tell("Warning", fault.reason, fault.message)]
+    assert [told.reason for told in events(good, (), before)] == ["Ready"]

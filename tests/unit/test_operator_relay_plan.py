@@ -10,9 +10,10 @@ import pytest
 from tests.operator_keys import NOW
 from tests.operator_relays import DEFAULTS, NODES, NOTHING, relay_pool, running, seen_after, with_ingress
 from usher_operator import names
-from usher_operator.actions import Apply, Plan, Tell
+from usher_operator.actions import Apply, Plan
 from usher_operator.api.relay_pool import RelayPool
 from usher_operator.conditions import timestamp
+from usher_operator.plan.events import tell_changes
 from usher_operator.plan.relay_pool import plan_relay_pool
 from usher_operator.seen import RelayPoolSeen
 
@@ -37,8 +38,9 @@ def addresses(outcome: Plan) -> list[tuple[int, str, int]]:
     return [(each["listener"], each["ip"], each["port"]) for each in outcome.status["addresses"]]
 
 
-def told(outcome: Plan) -> dict[str, str]:
-    return {action.reason: action.type for action in outcome.actions if isinstance(action, Tell)}
+def told(outcome: Plan, before: RelayPool) -> dict[str, str]:
+    changes = tell_changes(outcome.status["conditions"], before.status.conditions)
+    return {event.reason: event.type for event in changes}
 
 
 LB = {"ip": "203.0.113.10"}
@@ -257,7 +259,7 @@ def test_host_ports_are_not_tried_where_pod_security_forbids_them_and_the_last_g
     assert conditions(outcome)["Available"][0] == "True"
     assert "enforce=privileged" in message(outcome, "Exposed")
     assert level in message(outcome, "Exposed")
-    assert told(outcome)["HostPortForbidden"] == "Warning"
+    assert told(outcome, pool)["HostPortForbidden"] == "Warning"
 
 
 @pytest.mark.parametrize("level", ["", "privileged"])
@@ -376,12 +378,13 @@ def test_a_daemon_set_wants_one_relay_for_each_node() -> None:
 
 def test_events_are_told_when_something_changes_and_not_again() -> None:
     pool = relay_pool()
-    first = plan(pool, with_ingress(pool, LB))
-    assert told(first)["Exposed"] == "Normal"
-    again = plan(relay_pool(status=first.status), with_ingress(pool, LB))
-    assert told(again) == {}
-    lost = plan(relay_pool(status=first.status), running(pool))
-    assert told(lost)["AddressPending"] == "Warning"
+    first = plan(pool, running(pool))
+    assert told(first, pool) == {"AddressPending": "Warning"}
+    exposed = plan(pool, with_ingress(pool, LB))
+    assert told(exposed, relay_pool(status=first.status))["Exposed"] == "Normal"
+    pool = relay_pool(status=exposed.status)
+    assert told(plan(pool, with_ingress(pool, LB)), pool) == {}
+    assert told(plan(pool, running(pool)), pool)["AddressPending"] == "Warning"
 
 
 def test_the_status_is_that_of_the_generation_and_carries_the_selector() -> None:

@@ -23,6 +23,7 @@ from tests.transceiver_pools import (
 )
 from usher_operator.actions import Action, Apply, Delete, JsonPatch, Plan, SetDrain, Tell
 from usher_operator.names import DELETION_COST_ANNOTATION, LAST_POD_ID_ANNOTATION, REVISION_LABEL, ROUND_ANNOTATION
+from usher_operator.plan.events import tell_changes
 from usher_operator.plan.marks import HOLD_S, MARKED_AT_ANNOTATION
 from usher_operator.plan.scale_down import BATCH, DRAINING_SINCE_ANNOTATION
 from usher_operator.plan.transceiver_pool import plan_transceiver_pool
@@ -465,10 +466,18 @@ class TestStatus:
     def test_events_are_told_at_changes_only(self) -> None:
         pool = pool_of(1)
         first = make_plan(pool, make_pod())
-        told = [action for action in first.actions if isinstance(action, Tell)]
-        assert {event.reason for event in told} >= {"Allocated", "Ready"}
+        told = tell_changes(first.status["conditions"], [])
+        assert told == ()
+        before = make_pool({"replicas": 1}, dict(make_plan(pool, leases=()).status)).status.conditions
+        told = tell_changes(first.status["conditions"], before)
+        assert [(event.type, event.reason) for event in told] == [
+            ("Normal", "Allocated"),
+            ("Normal", "TransceiversReady"),
+            ("Normal", "Complete"),
+            ("Normal", "Ready"),
+        ]
         settled = make_pool({"replicas": 1}, dict(first.status), annotations=NOTED)
-        assert make_plan(settled, make_pod()).actions == ()
+        assert tell_changes(make_plan(settled, make_pod()).status["conditions"], settled.status.conditions) == ()
 
     def test_a_look_that_changes_nothing_writes_the_same_status(self) -> None:
         first = make_plan(pool_of(1), make_pod())

@@ -19,7 +19,6 @@ from usher_operator.names import RELAY, RELAY_KEYS_SECRET, REVISION_LABEL, TRANS
 from usher_operator.plan.children import is_ours, key_of, name_taken
 from usher_operator.plan.defaults import Defaults
 from usher_operator.plan.diagnosis import is_stuck, why_not_ready
-from usher_operator.plan.events import tell_changes
 from usher_operator.plan.relay_addresses import find_addresses
 from usher_operator.plan.secret_refs import secrets_fault
 from usher_operator.render.pod import child_name
@@ -66,7 +65,6 @@ def plan_relay_pool(pool: RelayPool, seen: RelayPoolSeen, now: float, defaults: 
     available, progressing = _available(facts, blockers), _progressing(facts, blockers)
     ready = _ready(facts, [*blockers, *([exposed] if exposed.status != "True" else [])])
     verdicts = [accepted, available, exposed, keys, progressing, ready]
-    actions += tell_changes(verdicts, pool.status.conditions)
     return Plan(
         tuple(actions),
         _status(facts, seen, addresses, verdicts, now),

@@ -19,7 +19,6 @@ from usher_operator.names import CLUSTER_ID_LABEL, POD_ID_LABEL, REVISION_LABEL,
 from usher_operator.plan import secret_refs
 from usher_operator.plan.children import is_ours, key_of, name_taken
 from usher_operator.plan.defaults import Defaults
-from usher_operator.plan.events import tell_changes
 from usher_operator.plan.marks import mark_actions
 from usher_operator.plan.scale_down import (
     ANSWER_LIMIT_S,
@@ -83,7 +82,6 @@ def plan_transceiver_pool(pool: TransceiverPool, seen: TransceiverPoolSeen, now:
         blocker=next(blockers, None),
     )
     verdicts = [accepted, allocated, keys, *pod_verdicts(facts)]
-    actions += tell_changes(verdicts, pool.status.conditions)
     cluster = claim.cluster if claim.is_held else pool.status.cluster_id
     return Plan(
         tuple(actions),
