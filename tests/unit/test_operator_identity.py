@@ -23,9 +23,9 @@ from usher_operator.actions import Apply, Create, JsonPatch, Replace
 from usher_operator.identity.cluster_ids import claim_cluster_id
 from usher_operator.identity.lease import read_leases
 from usher_operator.identity.pod_ids import BATCH, EPOCH, grant
-from usher_operator.names import LAST_POD_ID_ANNOTATION, POD_ID_GATE, POD_ID_LABEL
+from usher_operator.names import LAST_POD_ID_ANNOTATION, POD_ID_GATE, POD_ID_LABEL, REVISION_LABEL
 from usher_operator.plan.defaults import Defaults
-from usher_operator.plan.transceiver_pool import plan_transceiver_pool
+from usher_operator.plan.transceiver_pool import plan_pod_ids, plan_transceiver_pool
 
 CLOCK = int(NOW) - EPOCH
 OTHER = "fleet/other"
@@ -254,3 +254,25 @@ def test_a_pool_that_is_being_deleted_claims_and_gives_nothing() -> None:
 def test_the_defaults_see_all_namespaces_unless_some_are_named() -> None:
     assert DEFAULTS.sees("anywhere")
     assert not Defaults("", "", "", 1, 2, frozenset(["a"])).sees("b")
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3, 4])
+def test_ids_alone_are_those_of_the_whole_plan_though_no_load_is_known(replicas: int) -> None:
+    pool = make_pool({"replicas": replicas}, annotations={LAST_POD_ID_ANNOTATION: "5"})
+    pods = [make_pod(name, gated=name in "cd", created_at=NOW - 10 - place) for place, name in enumerate("abcd")]
+    pods.append(make_pod("old", labels={REVISION_LABEL: "old"}))
+    seen = make_seen(pool, *pods)
+    given = [
+        action
+        for action in plan_transceiver_pool(pool, seen, NOW, DEFAULTS).actions
+        if isinstance(action, Create | Replace | JsonPatch) and is_about_ids(action)
+    ]
+    assert plan_pod_ids(pool, dataclasses.replace(seen, loads={}), NOW, DEFAULTS) == tuple(given)
+
+
+def is_about_ids(action: Create | Replace | JsonPatch) -> bool:
+    if not isinstance(action, JsonPatch):
+        return True
+    return (
+        action.target.kind == "TransceiverPool" or value_set(action, "/metadata/labels/usher.fleet~1pod-id") is not None
+    )
