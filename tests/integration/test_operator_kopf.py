@@ -453,6 +453,8 @@ async def test_one_that_leads_no_more_writes_nothing(rig):
     async with rig.operator():
         rig.pool()
         await rig.ready()
+        told = "Ready"  # the last write of a look
+        await rig.api.until(lambda: told in {event["reason"] for event in rig.api.all("Event")}, "the look has ended")
         rig.may_write = False
         before = len([call for call in rig.api.writes() if call.resource != "transceiverpools.usher.fleet"])
         rig.scale(5)
