@@ -177,7 +177,7 @@ async def test_a_server_that_is_away_leaves_the_table_and_its_age_grows(api: Kub
     api.create(transceiver_pod("a", 1))
     async with following(api) as published:
         await until(lambda: api.watches == 1, "a watch")
-        assert published.watch.status().age == 0
+        await until(lambda: published.watch.status().age == 0, "that it is up to date")
         api.is_down = True
         api.close_watches()
         await until(lambda: (published.watch.status().age or 0) > 0.3, "the age")

@@ -189,7 +189,7 @@ async def test_the_pod_id_may_come_from_the_environment(tmp_path: Path) -> None:
         ("--udp=192.0.2.1:1", "--udp 192.0.2.1:1"),
         ("--http=192.0.2.1:1", "HTTP on 192.0.2.1:1"),
         ("--cluster=9", "cluster 9"),
-        ("--max-sessions=0", "max_sessions"),
+        ("--max-sessions=0", "--max-sessions"),
         ("--backend-config-file=/nonexistent", "/nonexistent"),
     ],
 )

@@ -148,5 +148,5 @@ def test_list_setting_is_a_repeatable_flag_and_a_comma_list_in_the_environment(
 
 
 def test_wrong_setting_is_a_local_error_that_points_at_the_help() -> None:
-    with pytest.raises(LocalError, match=r"log_level.*--help"):
+    with pytest.raises(LocalError, match=r"--log-level.*--help"):
         _Settings.from_command_line(["--log-level", "loud"])
