@@ -68,14 +68,18 @@ class Services:
         await self.directory.refresh()
         interval = self.settings.load_interval
         rounds = (self.directory.refresh, self._refresh_files)
-        tasks = [asyncio.create_task(_repeat(interval, one_round)) for one_round in rounds]
-        tasks += [asyncio.create_task(_keep_up(follow)) for follow in self.follow]
+        over = asyncio.Event()
+        repeating = [asyncio.create_task(_repeat(interval, one_round, over)) for one_round in rounds]
+        following = [asyncio.create_task(_keep_up(follow)) for follow in self.follow]
         try:
             yield
         finally:
-            for task in tasks:
+            over.set()
+            # A question that is cancelled just when it has connected leaves its connection open.
+            await asyncio.wait(repeating, timeout=self.settings.load_timeout)
+            for task in (*repeating, *following):
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*repeating, *following, return_exceptions=True)
             await self.client.close()
             await self.relays.close()
             if self.redis is not None:
@@ -157,10 +161,13 @@ def build_services(
     )
 
 
-async def _repeat(interval: float, one_round: Callable[[], Awaitable[None]]) -> None:
-    """Do `one_round` every `interval` seconds. A round that fails is logged: the next one may do better."""
+async def _repeat(interval: float, one_round: Callable[[], Awaitable[None]], over: asyncio.Event) -> None:
+    """Do `one_round` every `interval` seconds until it is `over`. One that fails is logged: the next may do better."""
     while True:
-        await asyncio.sleep(interval)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(interval):
+                await over.wait()
+            return
         try:
             await one_round()
         except Exception:

@@ -64,13 +64,21 @@ async def join(caller: WebSocket, owner: ClientConnection) -> Close | None:
         for task in (down, up):
             task.cancel()
         await asyncio.gather(down, up, return_exceptions=True)
-        await owner.close()
+        await leave(owner)
     if close is not None:
         with contextlib.suppress(TimeoutError, RuntimeError, WebSocketDisconnect):
             # Behind a caller who does not read a close would wait for ever.
             async with asyncio.timeout(CLOSE_S):
                 await caller.close(*close)
     return close
+
+
+async def leave(owner: ClientConnection) -> None:
+    """Close the connection to an owner, and cut it where nobody waits for that."""
+    try:
+        await owner.close()
+    finally:
+        owner.transport.abort()
 
 
 async def _copy_down(owner: ClientConnection, caller: WebSocket) -> Close | None:

@@ -12,7 +12,7 @@ from usher_signaling.cors import CorsPolicy
 from usher_signaling.errors import ApiError
 from usher_signaling.routes.requests import admit
 from usher_signaling.services import Services
-from usher_signaling.side_band import SideBandPlaces, join
+from usher_signaling.side_band import SideBandPlaces, join, leave
 
 SIDE_BAND = "/v1/realtime"
 SUBPROTOCOL = "realtime"
@@ -40,7 +40,7 @@ def add_side_band_route(app: FastAPI, services: Services) -> None:
                     await socket.accept(SUBPROTOCOL if SUBPROTOCOL in socket.scope["subprotocols"] else None)
                     close = await join(socket, owner)
                 finally:
-                    await owner.close()
+                    await leave(owner)
             log.info("side-band ended", session=call.id.session_id, close=close)
         except ApiError as error:
             await socket.send_denial_response(error.response())
