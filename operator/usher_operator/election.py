@@ -175,13 +175,16 @@ class Elector:
 
     async def resign(self) -> None:
         """Give the Lease back. To be called when nothing of ours works any more."""
-        lease = self._election.resign(self._wall())
-        if lease is not None:
-            try:
-                async with asyncio.timeout(self._timing.retry):
+        if self._election.resign(self._wall()) is None:
+            return
+        try:
+            async with asyncio.timeout(self._timing.renew_deadline / 2):
+                # The round that our end has cut off may have written a version that we have not seen.
+                self._election.saw(await self._api.get(self._target), self._clock())
+                if (lease := self._election.resign(self._wall())) is not None:
                     await self._api.replace(lease)
-            except (KubeError, TimeoutError) as error:
-                log.warning("the lease could not be given back; others wait until it ends", error=str(error))
+        except (KubeError, TimeoutError) as error:
+            log.warning("the lease could not be given back; others wait until it ends", error=str(error))
 
     async def _round(self) -> None:
         try:

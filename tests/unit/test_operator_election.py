@@ -380,3 +380,14 @@ async def test_a_clean_end_gives_the_lease_back():
     assert not first.leads()
     async with asyncio.timeout(0.4):
         await second.until_elected()
+
+
+async def test_a_clean_end_gives_back_a_lease_whose_last_renewal_was_cut_off():
+    server, clock = LeaseServer(), asyncio.get_running_loop().time
+    first = elector("a", SlowApi(server), clock)
+    await first.until_elected()
+    renewal = server.read()
+    assert renewal is not None
+    server.write(renewal)  # it arrived, its answer did not
+    await first.resign()
+    assert server.spec["holderIdentity"] == ""

@@ -54,9 +54,11 @@ async def _run(settings: UpSettings, log: LogWriter) -> None:
             fleet = Fleet(settings, directory, log)
             await fleet.run(stop, _print_ready)
     finally:
-        # Nothing is left to end, and the handlers of a loop that is being closed complain.
+        # Nothing is left to end, and the handlers of a loop that is being closed complain; so does a signal that came
+        # before this and finds the loop's descriptor closed.
         for number in _ENDING:
             signal.signal(number, signal.SIG_IGN)
+        signal.set_wakeup_fd(-1)
 
 
 def _print_ready(url: str) -> None:
