@@ -19,7 +19,7 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -251,3 +251,17 @@ class ObjectWatch(Generic[ParsedT]):
             self._fault_reason = reason
             keeps = "what was known stays in use" if self._loaded else "waiting for it"
             log.error("watch lost", what=self._name, error=text, now=keeps)
+
+
+def worst_of(name: str, watches: Sequence[ObjectWatch[Any]], *, loaded: bool) -> SourceStatus:
+    """Return how the worst of several watches is, which together are one source.
+
+    Args:
+        name: of the source.
+        watches: its parts.
+        loaded: whether what they found is in use.
+    """
+    statuses = [watch.status() for watch in watches]
+    ages = [status.age for status in statuses if status.age is not None]
+    faults = "; ".join(status.fault for status in statuses if status.fault)
+    return SourceStatus(name, loaded, max(ages) if loaded and ages else None, faults)

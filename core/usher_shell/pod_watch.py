@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import structlog
 
@@ -15,7 +16,7 @@ from usher_core.kubernetes_names import TRANSCEIVER_SELECTOR
 from usher_core.pod_routes import RoutablePod, parse_pod, routes_of
 from usher_core.routes import RouteTable, Transceiver
 from usher_shell.kubernetes_client import Json
-from usher_shell.object_watch import Connect, ObjectWatch, connect
+from usher_shell.object_watch import Connect, ObjectWatch, connect, worst_of
 from usher_shell.watched_file import SourceStatus
 
 log = structlog.get_logger()
@@ -86,11 +87,8 @@ class PodWatch:
 
     def status(self) -> SourceStatus:
         """Return how the worst of the namespaces is."""
-        statuses = [watch.status() for watch in self._watches]
-        ages = [status.age for status in statuses if status.age is not None]
-        age = max(ages) if ages and self._is_published else None
-        faults = [status.fault for status in statuses if status.fault]
-        return SourceStatus(self.name, self._is_published, age, "; ".join(faults) or self._fault)
+        status = worst_of(self.name, self._watches, loaded=self._is_published)
+        return replace(status, fault=status.fault or self._fault)
 
     @property
     def skipped(self) -> Counter[str]:

@@ -24,7 +24,6 @@ from usher_operator.actions import (
     SetDrain,
     Tell,
 )
-from usher_operator.conditions import timestamp
 from usher_operator.kube import (
     ConflictError,
     ForbiddenError,
@@ -35,8 +34,9 @@ from usher_operator.kube import (
     NotLeaderError,
     reference,
 )
-from usher_operator.loads import PodAnswerError, PodClient
+from usher_operator.loads import PodAnswerError, PodClient, ask_all
 from usher_operator.names import FIELD_MANAGER
+from usher_operator.times import timestamp
 
 log = structlog.get_logger()
 
@@ -165,16 +165,10 @@ class Applier:
 
     async def _tell_all(self, drains: Iterable[SetDrain], token: str) -> dict[str, str]:
         """Tell transceivers to drain or not to, all at once, and return those that did not answer, with the reason."""
-        tasks = {action.pod: asyncio.create_task(self._set_drain(action, token)) for action in drains}
-        try:
-            await asyncio.wait(tasks.values(), timeout=DRAINS_S)
-        finally:
-            for task in tasks.values():
-                task.cancel()
-            reasons = await asyncio.gather(*tasks.values(), return_exceptions=True)
+        answers = await ask_all({action.pod: self._set_drain(action, token) for action in drains}, DRAINS_S)
         late = f"not in the {DRAINS_S:g} s that all had"
         silent = {}
-        for pod, reason in zip(tasks, reasons, strict=True):
+        for pod, reason in answers.items():
             if isinstance(reason, asyncio.CancelledError):
                 silent[pod] = f"{pod}: {late}"
             elif isinstance(reason, PodAnswerError):

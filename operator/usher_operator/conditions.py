@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Literal
 
 from usher_operator.api.common import Condition
+from usher_operator.times import timestamp
 
 Status = Literal["True", "False", "Unknown"]
 
@@ -51,11 +51,24 @@ def merge(
     return conditions
 
 
+def with_verdict(
+    conditions: Iterable[Mapping[str, Any]],
+    verdict: Verdict,
+    previous: Iterable[Condition],
+    generation: int,
+    now: float,
+) -> list[Mapping[str, Any]]:
+    """Return conditions of which one says something else; the rest as in `merge`."""
+    others = [condition for condition in conditions if condition["type"] != verdict.type]
+    return [*others, *merge([verdict], previous, generation, now)]
+
+
+def some(names: Sequence[str], most: int) -> str:
+    """Return names for a message, at most so many of them."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def sentence(text: str) -> str:
     """Return a fault or note as a sentence of a message."""
     return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
-
-
-def timestamp(now: float) -> str:
-    """Return Unix seconds in the form of the API, such as `2025-01-01T00:00:00Z`."""
-    return datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

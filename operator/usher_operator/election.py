@@ -18,13 +18,13 @@ import asyncio
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import structlog
 
 from usher_operator.actions import Manifest, Reference
 from usher_operator.kube import KubeApi, KubeError
+from usher_operator.times import micro_timestamp
 
 log = structlog.get_logger()
 
@@ -89,11 +89,11 @@ class Election:
         lease: Json = copy.deepcopy(self._seen) if self._seen else self._new_lease()
         spec = lease["spec"] = lease.get("spec") or {}
         if self.holder != self._identity:
-            spec["acquireTime"] = _micro_time(wall)
+            spec["acquireTime"] = micro_timestamp(wall)
             spec["leaseTransitions"] = int(spec.get("leaseTransitions") or 0) + 1 if self._seen else 0
         spec["holderIdentity"] = self._identity
         spec["leaseDurationSeconds"] = round(self._timing.duration)
-        spec["renewTime"] = _micro_time(wall)
+        spec["renewTime"] = micro_timestamp(wall)
         return lease
 
     def wrote(self, lease: Json, sent_at: float, now: float) -> None:
@@ -108,7 +108,7 @@ class Election:
             return None
         lease = copy.deepcopy(self._seen)
         lease["spec"]["holderIdentity"] = ""
-        lease["spec"]["renewTime"] = _micro_time(wall)
+        lease["spec"]["renewTime"] = micro_timestamp(wall)
         return lease
 
     def _is_silent(self, now: float) -> bool:
@@ -207,7 +207,3 @@ class Elector:
 
 def _version(lease: Json) -> str:
     return str(lease["metadata"].get("uid", "")) + str(lease["metadata"].get("resourceVersion", ""))
-
-
-def _micro_time(wall: float) -> str:
-    return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

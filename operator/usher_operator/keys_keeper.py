@@ -18,8 +18,9 @@ from usher_operator.api.relay_pool import RelayPool
 from usher_operator.api.transceiver_pool import TransceiverPool
 from usher_operator.apply import Applier, Subject
 from usher_operator.keys.holders import Holder
+from usher_operator.keys.secrets import ALL as KEPT
 from usher_operator.kube import KubeApi
-from usher_operator.loads import PodAnswerError, PodClient, base_url
+from usher_operator.loads import PodAnswerError, PodClient, ask_all
 from usher_operator.observe import Observer, Pods, Pool, is_deleting, pod_seen
 from usher_operator.plan.keys import FRESH_BYTES, KeysPlan, KeysSeen
 from usher_operator.render.transceiver import keys_secret, token_secret
@@ -140,14 +141,7 @@ class KeysKeeper:
 
     async def _observe(self, namespace: str, pods_of: Callable[[str], Awaitable[list[PodSeen]]]) -> KeysSeen:
         # The order matters, see KeysSeen: Secrets, then pods, then what they hold.
-        kept = (
-            names.KEY_SET_SECRET,
-            names.RELAY_KEYS_SECRET,
-            names.TRANSCEIVER_KEYS_SECRET,
-            names.SIGNALING_KEYS_SECRET,
-            names.TOKEN_SECRET,
-        )
-        found = {name: await self._api.get(Reference("v1", "Secret", namespace, name)) for name in kept}
+        found = {name: await self._api.get(Reference("v1", "Secret", namespace, name)) for name in KEPT}
         relay_pools = await self._pools(RelayPool, namespace)
         transceiver_pools = await self._pools(TransceiverPool, namespace)
         pods = await pods_of(namespace)
@@ -186,15 +180,7 @@ class KeysKeeper:
 
     async def _held(self, pods: list[PodSeen], ask: Callable[[PodSeen], Any]) -> tuple[Holder, ...]:
         """Ask all pods at once, HELD_S for all; None for one that gives no answer."""
-        tasks = {pod.uid: asyncio.create_task(ask(pod)) for pod in pods if pod.can_answer}
-        if not tasks:
-            return tuple(Holder(pod, None) for pod in pods)
-        try:
-            await asyncio.wait(tasks.values(), timeout=HELD_S)
-        finally:
-            for task in tasks.values():
-                task.cancel()
-            answers = dict(zip(tasks, await asyncio.gather(*tasks.values(), return_exceptions=True), strict=True))
+        answers = await ask_all({pod.uid: ask(pod) for pod in pods if pod.can_answer}, HELD_S)
         for answer in answers.values():
             if isinstance(answer, Exception) and not isinstance(answer, PodAnswerError):
                 raise answer
@@ -202,7 +188,7 @@ class KeysKeeper:
         return tuple(Holder(pod, held.get(pod.uid)) for pod in pods)
 
     async def _relay_keys(self, pod: PodSeen) -> Any:
-        return await self._client.relay_keys(base_url(pod, names.ADMIN_PORT))
+        return await self._client.relay_keys(pod.base_url(names.ADMIN_PORT))
 
     def _transceiver_keys(self, pools: Mapping[str, TransceiverPool]) -> Callable[[PodSeen], Any]:
         tokens: dict[str, str] = {}
@@ -213,7 +199,7 @@ class KeysKeeper:
             if secret not in tokens:
                 tokens[secret] = await self._observer.token(pod.namespace, secret)
             port = pool.spec.media.http_port if pool is not None else HTTP_PORT
-            return await self._client.transceiver_keys(base_url(pod, port), tokens[secret])
+            return await self._client.transceiver_keys(pod.base_url(port), tokens[secret])
 
         return ask
 

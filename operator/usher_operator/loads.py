@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -11,11 +11,11 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from usher_core.errors import UsherError
-from usher_core.ids import join_host_port
 from usher_core.internal_api import BASE_PATH, HeldKeys, Load
 from usher_operator.seen import PodSeen
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
+AnswerT = TypeVar("AnswerT")
 
 REQUEST_S = 2.0
 MAX_ANSWER = 1024 * 1024
@@ -93,9 +93,17 @@ class PodClient:
             raise PodAnswerError(f"{url}: its answer is no {model.__name__}") from None
 
 
-def base_url(pod: PodSeen, port: int) -> str:
-    """Return the base URL of a pod's HTTP port."""
-    return f"http://{join_host_port(pod.ip, port)}"
+async def ask_all(questions: Mapping[str, Awaitable[AnswerT]], within: float) -> dict[str, AnswerT | BaseException]:
+    """Ask all at once, and return the answers or what was raised; CancelledError for what took too long."""
+    tasks = {key: asyncio.ensure_future(question) for key, question in questions.items()}
+    try:
+        if tasks:
+            await asyncio.wait(tasks.values(), timeout=within)
+    finally:
+        for task in tasks.values():
+            task.cancel()
+        answers = await asyncio.gather(*tasks.values(), return_exceptions=True)
+    return dict(zip(tasks, answers, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +148,7 @@ class Loads:
         asked = [pod for pod in pods if pod.can_answer]
         now = self._clock()
         due = sorted((pod for pod in asked if self._is_due(pod, now, urgent)), key=lambda pod: self._rank(pod, urgent))
-        if due:
-            tasks = [asyncio.create_task(self._ask(pod, port, token)) for pod in due[: self.MAX_PER_LOOK]]
-            try:
-                await asyncio.wait(tasks, timeout=self.LOOK_S)
-            finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+        await ask_all({pod.uid: self._ask(pod, port, token) for pod in due[: self.MAX_PER_LOOK]}, self.LOOK_S)
         self._forget_old()
         known = {pod.uid: answer.load for pod in asked if (answer := self._answers.get(pod.uid))}
         return {uid: load for uid, load in known.items() if load is not None}
@@ -159,17 +160,9 @@ class Loads:
             pods: of one pool.
             port: of their admin page.
         """
-        tasks = {
-            pod.uid: asyncio.create_task(self._client.has_flows(base_url(pod, port))) for pod in pods if pod.can_answer
-        }
-        try:
-            if tasks:
-                await asyncio.wait(tasks.values(), timeout=self.LOOK_S)
-        finally:
-            for task in tasks.values():
-                task.cancel()
-            answers = await asyncio.gather(*tasks.values(), return_exceptions=True)
-        return frozenset(uid for uid, answer in zip(tasks, answers, strict=True) if answer is False)
+        questions = {pod.uid: self._client.has_flows(pod.base_url(port)) for pod in pods if pod.can_answer}
+        answers = await ask_all(questions, self.LOOK_S)
+        return frozenset(uid for uid, answer in answers.items() if answer is False)
 
     def _is_due(self, pod: PodSeen, now: float, urgent: frozenset[str]) -> bool:
         answer = self._answers.get(pod.uid)
@@ -186,7 +179,7 @@ class Loads:
         before = self._answers.get(pod.uid)
         self._answers[pod.uid] = _Answer(None, self._clock())
         try:
-            load = await self._client.load(base_url(pod, port), token)
+            load = await self._client.load(pod.base_url(port), token)
         except PodAnswerError:
             self._on_outcome("silent")
         except asyncio.CancelledError:

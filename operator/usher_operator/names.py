@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from usher_core.kubernetes_names import (
     ACTIVE,
     API_VERSION,
@@ -84,6 +86,11 @@ ADMIN_PORT = 9478
 def pool_labels(component: str, pool: str) -> dict[str, str]:
     """Return the labels that select the pods of a pool; they never change, since selectors can't."""
     return {NAME_LABEL: APP, COMPONENT_LABEL: component, POOL_LABEL: pool}
+
+
+def selector_of(labels: Mapping[str, str]) -> str:
+    """Return the label selector of what has all these labels."""
+    return ",".join(f"{name}={value}" for name, value in sorted(labels.items()))
 
 
 def child_labels(component: str, pool: str) -> dict[str, str]:

@@ -10,7 +10,6 @@ import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, Protocol
 
 import structlog
@@ -24,11 +23,12 @@ from usher_operator.api.transceiver_pool import TransceiverPool
 from usher_operator.identity.lease import ClusterLease, read_leases
 from usher_operator.kube import ForbiddenError, KubeApi
 from usher_operator.loads import Loads
-from usher_operator.plan.children import key_of
+from usher_operator.plan.children import is_owned, key_of
 from usher_operator.render import relay, transceiver
 from usher_operator.render.pod import child_name
 from usher_operator.resends import Resends
 from usher_operator.seen import NodeSeen, PodSeen, RelayPoolSeen, TransceiverPoolSeen
+from usher_operator.times import unix
 
 log = structlog.get_logger()
 
@@ -106,19 +106,10 @@ def _own_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in annotations.items() if key in ours or key.startswith(names.GROUP + "/")}
 
 
-def unix(timestamp: str) -> float:
-    """Return the Unix seconds of a time of the API."""
-    return datetime.fromisoformat(timestamp).timestamp()
-
-
 def cluster_pod_ids(pods: Iterable[PodSeen]) -> tuple[int, ...]:
     """Return the pod ids on the labels of pods; what is no number is no id of ours."""
     texts = (pod.labels.get(names.POD_ID_LABEL, "") for pod in pods)
     return tuple(int(text) for text in texts if text.isascii() and text.isdigit() and len(text) <= 10)
-
-
-def _is_owned(child: Json, uid: str) -> bool:
-    return any(owner["uid"] == uid for owner in child["metadata"].get("ownerReferences") or ())
 
 
 def is_deleting(pool: Pool) -> bool:
@@ -157,7 +148,7 @@ class Observer:
         child = child_name(_COMPONENTS[kind], pool)
         targets = [Reference("apps/v1", each, namespace, child) for each in ("Deployment", "DaemonSet")]
         found = await _gather([self._api.get(target) for target in targets])
-        return [each for each in found if each is not None and _is_owned(each, uid)]
+        return [each for each in found if each is not None and is_owned(each, uid)]
 
     def waiting(self, pool: TransceiverPool) -> tuple[PodSeen, ...]:
         """Return the pods of a pool that wait for an id."""

@@ -19,7 +19,7 @@ from usher_operator.api.common import Condition
 from usher_operator.api.relay_pool import RelayPool
 from usher_operator.api.transceiver_pool import TransceiverPool
 from usher_operator.apply import MAX_FAULTS, Applier, Fault, Subject
-from usher_operator.conditions import Verdict, merge
+from usher_operator.conditions import Verdict, with_verdict
 from usher_operator.keys_keeper import KeysKeeper
 from usher_operator.kube import ConflictError, ForbiddenError, InvalidError, KubeApi, KubeError, NotFoundError
 from usher_operator.metrics import OperatorMetrics
@@ -365,9 +365,8 @@ class Reconciler:
         """Change one condition of a status that can't be made anew."""
         status = dict(body.get("status") or {})
         previous = [Condition.model_validate(entry) for entry in status.get("conditions", ())]
-        [changed] = merge([verdict], previous, body["metadata"].get("generation", 0), self._wall())
-        others = [entry for entry in status.get("conditions", ()) if entry["type"] != verdict.type]
-        status["conditions"] = [*others, changed]
+        generation = body["metadata"].get("generation", 0)
+        status["conditions"] = with_verdict(status.get("conditions", ()), verdict, previous, generation, self._wall())
         subject = Subject(key.target, body["metadata"]["uid"])
         await self._applier.write_status(subject, status, body.get("status"))
 
@@ -391,9 +390,10 @@ def with_faults(status: Mapping[str, Any], faults: tuple[Fault, ...], pool: Pool
     if not faults:
         return status
     verdict = Verdict("Ready", "False", faults[0].reason, faults[0].message[:1000])
-    [ready] = merge([verdict], pool.status.conditions, pool.metadata.generation, now)
-    others = [entry for entry in status.get("conditions", ()) if entry["type"] != "Ready"]
-    return {**status, "conditions": [*others, ready]}
+    conditions = with_verdict(
+        status.get("conditions", ()), verdict, pool.status.conditions, pool.metadata.generation, now
+    )
+    return {**status, "conditions": conditions}
 
 
 def events(status: Mapping[str, Any], faults: tuple[Fault, ...], pool: Pool) -> list[Tell]:

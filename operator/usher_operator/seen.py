@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from usher_core.ids import join_host_port
 from usher_core.internal_api import Load
 
 Json = Mapping[str, Any]
@@ -46,6 +47,10 @@ class PodSeen:
     def can_answer(self) -> bool:
         """Whether there is a process, so that it can be asked; before that nothing can place a call on the pod."""
         return bool(self.ip) and self.phase in ("Running", "Unknown")
+
+    def base_url(self, port: int) -> str:
+        """Return the base URL of its HTTP port."""
+        return f"http://{join_host_port(self.ip, port)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,8 +112,7 @@ class Uninstaller:
             return
         log.info("stopping the operator", deployment=deployment)
         await self._api.delete(target, found["metadata"]["uid"])
-        selector = ",".join(f"{name}={value}" for name, value in found["spec"]["selector"]["matchLabels"].items())
-        await self._until_gone(self._own_namespace, selector)
+        await self._until_gone(self._own_namespace, names.selector_of(found["spec"]["selector"]["matchLabels"]))
 
     async def _until_gone(self, namespace: str, selector: str) -> None:
         while pods := await self._list("v1", "Pod", namespace, selector):

@@ -10,7 +10,7 @@ from usher_core.kubernetes_names import API_VERSION
 from usher_core.pod_routes import RoutablePod
 from usher_core.relay_pools import RelayPoolAddresses, parse_relay_pool
 from usher_shell.kubernetes_client import Json
-from usher_shell.object_watch import Connect, ObjectWatch, connect
+from usher_shell.object_watch import Connect, ObjectWatch, connect, worst_of
 from usher_shell.pod_watch import PodWatch
 from usher_shell.watched_file import SourceStatus
 from usher_signaling.regions import RegionalAddress
@@ -64,11 +64,8 @@ class PoolAddresses:
 
     def status(self) -> SourceStatus:
         """Return how the worst of the namespaces is."""
-        statuses = [watch.status() for watch in self._watches]
-        ages = [status.age for status in statuses if status.age is not None]
-        fault = "; ".join(status.fault for status in statuses if status.fault)
-        loaded = all(status.loaded for status in statuses)
-        return SourceStatus(self._name, loaded, max(ages) if loaded else None, fault)
+        loaded = all(watch.status().loaded for watch in self._watches)
+        return worst_of(self._name, self._watches, loaded=loaded)
 
     def all(self) -> tuple[RegionalAddress, ...]:
         """See AddressBook."""

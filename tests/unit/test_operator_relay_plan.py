@@ -12,10 +12,10 @@ from tests.operator_relays import DEFAULTS, NODES, NOTHING, relay_pool, running,
 from usher_operator import names
 from usher_operator.actions import Apply, Plan
 from usher_operator.api.relay_pool import RelayPool
-from usher_operator.conditions import timestamp
 from usher_operator.plan.events import tell_changes
 from usher_operator.plan.relay_pool import plan_relay_pool
 from usher_operator.seen import RelayPoolSeen
+from usher_operator.times import timestamp
 
 
 def plan(pool: RelayPool, seen: RelayPoolSeen) -> Plan:

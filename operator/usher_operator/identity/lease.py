@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from usher_core.ids import MAX_CLUSTER, MAX_POD
 from usher_operator.names import APP, LAST_POD_ID_ANNOTATION, MANAGED_BY, MANAGED_BY_LABEL, NAME_LABEL
 from usher_operator.seen import Json
+from usher_operator.times import micro_timestamp
 
 _PREFIX = "usher-cluster-"
 
@@ -54,7 +54,7 @@ def new_lease(cluster: int, namespace: str, holder: str, last_pod_id: int, now: 
             "labels": {NAME_LABEL: APP, MANAGED_BY_LABEL: MANAGED_BY},
             "annotations": {LAST_POD_ID_ANNOTATION: str(last_pod_id)},
         },
-        "spec": {"holderIdentity": holder, "acquireTime": _micro_time(now), "leaseTransitions": 0},
+        "spec": {"holderIdentity": holder, "acquireTime": micro_timestamp(now), "leaseTransitions": 0},
     }
 
 
@@ -65,7 +65,7 @@ def moved_lease(lease: ClusterLease, holder: str, last_pod_id: int, now: float) 
     spec = dict(lease.manifest.get("spec") or {})
     if holder != lease.holder:
         transitions = (spec.get("leaseTransitions") or 0) + 1
-        spec |= {"holderIdentity": holder, "acquireTime": _micro_time(now), "leaseTransitions": transitions}
+        spec |= {"holderIdentity": holder, "acquireTime": micro_timestamp(now), "leaseTransitions": transitions}
     return {**lease.manifest, "metadata": metadata, "spec": spec}
 
 
@@ -74,7 +74,3 @@ def read_number(text: str, highest: int) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= len(str(highest))):
         return 0
     return int(text) if int(text) <= highest else 0
-
-
-def _micro_time(now: float) -> str:
-    return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -15,10 +15,15 @@ def key_of(child: Json) -> str:
     return f"{child['kind']}/{child['metadata']['name']}"
 
 
+def is_owned(child: Json | None, uid: str) -> bool:
+    """Return whether an object belongs to the pool with that uid."""
+    owners = ((child or {}).get("metadata") or {}).get("ownerReferences") or ()
+    return any(owner.get("uid") == uid for owner in owners)
+
+
 def is_ours(child: Json | None, pool: RelayPool | TransceiverPool) -> bool:
     """Return whether an object belongs to just this pool, not to an earlier one with its name."""
-    owners = ((child or {}).get("metadata") or {}).get("ownerReferences") or ()
-    return any(owner.get("uid") == pool.metadata.uid for owner in owners)
+    return is_owned(child, pool.metadata.uid)
 
 
 def name_taken(children: Mapping[str, Json | None], pool: RelayPool | TransceiverPool) -> Verdict | None:

@@ -8,14 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
+from usher_core.ids import join_host_port
 from usher_operator.actions import Action, Apply, Plan
 from usher_operator.api.common import seconds
 from usher_operator.api.relay_pool import Address, RelayPool, RelayPoolStatus
-from usher_operator.conditions import Verdict, merge, sentence
-from usher_operator.names import RELAY, RELAY_KEYS_SECRET, REVISION_LABEL, TRANSCEIVER_KEYS_SECRET, pool_labels
+from usher_operator.conditions import Verdict, merge, sentence, some
+from usher_operator.names import (
+    RELAY,
+    RELAY_KEYS_SECRET,
+    REVISION_LABEL,
+    TRANSCEIVER_KEYS_SECRET,
+    pool_labels,
+    selector_of,
+)
 from usher_operator.plan.children import is_ours, key_of, name_taken
 from usher_operator.plan.defaults import Defaults
 from usher_operator.plan.diagnosis import is_stuck, why_not_ready
@@ -32,6 +39,7 @@ from usher_operator.render.relay import (
 )
 from usher_operator.render.revision import is_current
 from usher_operator.seen import Json, PodSeen, RelayPoolSeen
+from usher_operator.times import unix
 
 LOOK_AGAIN_S = 5.0
 """Until the next look while something is on its way that no watch brings, such as an address."""
@@ -82,7 +90,7 @@ def _addresses(pool: RelayPool, seen: RelayPoolSeen, *, is_admitted: bool) -> li
 
 def _is_drained(pool: RelayPool, seen: RelayPoolSeen, now: float) -> bool:
     """Return whether nobody needs the relays of a deleted pool any more, or they have had their time."""
-    age = now - datetime.fromisoformat(pool.metadata.deletion_timestamp or "").timestamp()
+    age = now - unix(pool.metadata.deletion_timestamp or "")
     if age >= seconds(pool.spec.drain.grace_period):
         return True
     is_settled = age >= LATECOMERS_S or not any(pod.can_answer for pod in seen.pods)
@@ -193,10 +201,9 @@ def _mixed_keys(pool: RelayPool, seen: RelayPoolSeen) -> Verdict | None:
     ]
     if not others:
         return None
-    named = ", ".join(others[:NAMED]) + (f" and {len(others) - NAMED} more" if len(others) > NAMED else "")
     text = (
-        f"These relays have the keys of Secret {own}, and the transceivers of {named} have keys of another source: "
-        "set spec.keys.secretRef of all pools of the namespace, or of none."
+        f"These relays have the keys of Secret {own}, and the transceivers of {some(others, NAMED)} have keys of "
+        "another source: set spec.keys.secretRef of all pools of the namespace, or of none."
     )
     return Verdict("KeysReady", "False", "MixedKeys", text)
 
@@ -219,7 +226,9 @@ def _exposed(pool: RelayPool, seen: RelayPoolSeen, addresses: Sequence[Address])
     if addresses:
         first = addresses[0]
         more = f" and {len(addresses) - 1} more" if len(addresses) > 1 else ""
-        return Verdict("Exposed", "True", "Exposed", f"Clients reach the relays by {_text(first)}{more}.")
+        return Verdict(
+            "Exposed", "True", "Exposed", f"Clients reach the relays by {join_host_port(first.ip, first.port)}{more}."
+        )
     if exposure.advertised_addresses:
         text = f"None of {', '.join(exposure.advertised_addresses)} has an IP: check exposure.advertisedAddresses."
         return Verdict("Exposed", "False", "NameUnresolved", text)
@@ -307,15 +316,10 @@ def _status(
         replicas=len(facts.live),
         ready_replicas=facts.ready,
         updated_replicas=facts.updated,
-        selector=",".join(f"{key}={value}" for key, value in sorted(pool_labels(RELAY, pool.metadata.name).items())),
+        selector=selector_of(pool_labels(RELAY, pool.metadata.name)),
         addresses=list(addresses),
         key_ids=[] if pool.spec.keys.secret_ref else list(seen.key_ids[:64]),
     )
     values = found.model_dump(by_alias=True, exclude_none=True)
     values["conditions"] = merge(verdicts, pool.status.conditions, pool.metadata.generation, now)
     return values
-
-
-def _text(address: Address) -> str:
-    host = f"[{address.ip}]" if ":" in address.ip else address.ip
-    return f"{host}:{address.port}"

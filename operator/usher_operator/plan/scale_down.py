@@ -192,8 +192,7 @@ def _round_text(deployment: Json | None) -> str:
 
 
 def _tell(pod: PodSeen, http_port: int, *, drain: bool) -> SetDrain:
-    host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
-    return SetDrain(pod.name, f"http://{host}:{http_port}", drain)
+    return SetDrain(pod.name, pod.base_url(http_port), drain)
 
 
 def _draining_since(pod: PodSeen, now: float) -> float:

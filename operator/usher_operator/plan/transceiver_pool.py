@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from usher_core.ids import MAX_POD
@@ -36,6 +35,7 @@ from usher_operator.render.pod import child_name
 from usher_operator.render.revision import is_current
 from usher_operator.render.transceiver import END_MARGIN_S, image_of, transceiver_children, transceiver_deployment
 from usher_operator.seen import Json, PodSeen, TransceiverPoolSeen
+from usher_operator.times import unix
 
 _SOON_S = 1.0
 """Until the next look while something waits for an answer that no watch brings."""
@@ -284,7 +284,7 @@ def _is_done(pool: TransceiverPool, seen: TransceiverPoolSeen, workload: _Worklo
     The Lease stays, since ids are never used again; its holder counts until the last pod is gone.
     """
     grace = seconds(pool.spec.drain.grace_period) + END_MARGIN_S + ANSWER_LIMIT_S
-    if now >= datetime.fromisoformat(pool.metadata.deletion_timestamp or "").timestamp() + grace:
+    if now >= unix(pool.metadata.deletion_timestamp or "") + grace:
         return True
     is_empty = all(pod.phase in ("Succeeded", "Failed") for pod in seen.pods)
     return is_empty and (workload.deployment is None or workload.replicas == 0)

@@ -8,8 +8,8 @@ from typing import Any
 
 from usher_core.internal_api import Load
 from usher_operator.api.transceiver_pool import TerminatingPod, TransceiverPool, TransceiverPoolStatus
-from usher_operator.conditions import Verdict, merge, sentence
-from usher_operator.names import ACTIVE, POD_ID_GATE, REVISION_LABEL, STATE_LABEL, TRANSCEIVER, pool_labels
+from usher_operator.conditions import Verdict, merge, sentence, some
+from usher_operator.names import ACTIVE, POD_ID_GATE, REVISION_LABEL, STATE_LABEL, TRANSCEIVER, pool_labels, selector_of
 from usher_operator.plan.diagnosis import is_stuck, why_not_ready
 from usher_operator.plan.scale_down import is_draining
 from usher_operator.plan.secret_refs import secrets_fault
@@ -109,7 +109,7 @@ def _progressing(facts: Facts, trouble: tuple[str, str] | None) -> Verdict:
     if facts.leaving:
         text = f"{facts.leaving} transceivers drain until {facts.wanted} are left."
         if facts.silent:
-            text += f" {_some(facts.silent)} did not answer: does a NetworkPolicy block the operator?"
+            text += f" {some(facts.silent, MAX_NAMED)} did not answer: does a NetworkPolicy block the operator?"
         return Verdict(kind, "True", "ScalingDown", text)
     if is_stuck(facts.deployment):
         text = trouble[1] if trouble else "The Deployment makes no progress."
@@ -180,8 +180,7 @@ def status(
 
 def active_selector(pool: str) -> str:
     """Return the label selector of pods that an HPA counts."""
-    labels = {**pool_labels(TRANSCEIVER, pool), STATE_LABEL: ACTIVE}
-    return ",".join(f"{name}={value}" for name, value in sorted(labels.items()))
+    return selector_of({**pool_labels(TRANSCEIVER, pool), STATE_LABEL: ACTIVE})
 
 
 def rounded_up(sessions: int) -> int:
@@ -196,8 +195,3 @@ def _terminating(pods: Sequence[PodSeen], loads: Mapping[str, Load]) -> list[Ter
         load = loads.get(pod.uid)
         listed.append(TerminatingPod(name=pod.name, sessions=None if load is None else rounded_up(load.sessions)))
     return listed
-
-
-def _some(pods: Sequence[str]) -> str:
-    more = f" and {len(pods) - MAX_NAMED} more" if len(pods) > MAX_NAMED else ""
-    return ", ".join(pods[:MAX_NAMED]) + more
