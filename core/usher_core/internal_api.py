@@ -200,6 +200,11 @@ def parse_token(text: str) -> str:
     return token
 
 
+def error_type(status: int) -> str:
+    """Return the `type` of an error by its HTTP status: whose fault it is."""
+    return "server_error" if status >= 500 else "invalid_request_error"
+
+
 def error_answer(kind: str, code: str, message: str, param: str | None = None) -> dict[str, Any]:
     """Return the JSON of an error answer."""
     return ErrorAnswer(error=ErrorBody(type=kind, code=code, message=message, param=param)).model_dump()

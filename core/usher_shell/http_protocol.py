@@ -32,7 +32,7 @@ import h11
 from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol, RequestResponseCycle
 
-from usher_core.internal_api import error_answer
+from usher_core.internal_api import error_answer, error_type
 
 PROBES = frozenset(("/livez", "/readyz"))
 MAX_SPARE = 16
@@ -252,8 +252,7 @@ class BoundedProtocol(H11Protocol):
     def _send_error(self, status: int, code: str, message: str) -> None:
         """Write an answer of our own if there is none yet, and close."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            kind = "server_error" if status >= 500 else "invalid_request_error"
-            body = json.dumps(error_answer(kind, code, message)).encode()
+            body = json.dumps(error_answer(error_type(status), code, message)).encode()
             headers = [
                 (b"content-type", b"application/json"),
                 (b"content-length", str(len(body)).encode()),

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from starlette.responses import JSONResponse, Response
 
-from usher_core.internal_api import error_answer
+from usher_core.internal_api import error_answer, error_type
 
 PLAIN_CODES = {400: "invalid_request", 404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
 
@@ -48,8 +48,7 @@ class ApiError(Exception):
 
     def response(self) -> Response:
         """The answer. Nobody may cache it."""
-        kind = "server_error" if self.status >= 500 else "invalid_request_error"
-        body = error_answer(kind, self.code, self.message, self.param)
+        body = error_answer(error_type(self.status), self.code, self.message, self.param)
         return JSONResponse(body, self.status, {**NO_STORE, **self.headers})
 
 

@@ -18,6 +18,7 @@ from tests.e2e.fleet import (
     TRANSCEIVER_PODS,
     TRANSCEIVERS,
     Fleet,
+    image_of,
     is_ready,
     pod_id,
     values,
@@ -29,10 +30,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.needs("kubernetes", "helm"), pytest.m
 
 MAX_MOVE_MS = 5_000
 """docs/wire.md §6: a flow that moves to another relay waits for the client's next check at most, and its answer."""
-
-
-def image_of(pod: dict[str, object]) -> str:
-    return str(pod["spec"]["containers"][0]["image"])  # type: ignore[index]
 
 
 def are_updated(fleet: Fleet, selector: str, image: str) -> bool:

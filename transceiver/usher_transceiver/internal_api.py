@@ -29,6 +29,7 @@ from usher_core.internal_api import (
     SessionList,
     Trickle,
     error_answer,
+    error_type,
 )
 from usher_transceiver.backends.registry import BackendFailedError
 from usher_transceiver.http_guard import HttpGuard
@@ -77,9 +78,8 @@ def make_app(
 
 
 def _error(status: int, code: str, message: str, param: str | None = None) -> JSONResponse:
-    kind = "server_error" if status >= 500 else "invalid_request_error"
     headers = {"Retry-After": str(RETRY_AFTER_S)} if status == 503 else None
-    return JSONResponse(error_answer(kind, code, message, param), status, headers)
+    return JSONResponse(error_answer(error_type(status), code, message, param), status, headers)
 
 
 def _add_errors(app: FastAPI) -> None:
