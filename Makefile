@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
-JOBS    ?= 2# test processes at a time
+JOBS    ?= 4# test processes at a time; they wait more than they compute
 SECONDS ?= 10# per fuzz target
 ARGS    ?=# passed on by `make up` and `make e2e`
 
@@ -17,6 +17,9 @@ IMAGE_PREFIX ?= localhost
 TAG          ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 BUILDER      ?= $(shell for b in docker podman buildah; do command -v $$b && break; done)
 PROGRAMS     := relay transceiver signaling operator
+
+# Where it is set, every start of a program would compile all of it again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -40,9 +43,10 @@ $(STAMP): pyproject.toml
 up: $(STAMP) ## start everything here and print `ready URL` (ARGS="--relays 2 …" is passed on)
 	@exec $(BIN)/usher up $(ARGS)
 
-# Tests that look at the clock (marker `timed`) run after the others, one at a time and without coverage.
+# Coverage would slow whole programs down (marker `programs`); what measures time (marker `timed`) runs alone.
 test: lint types layers ## lint, types, layers and every test this machine can run, with coverage; no root needed
-	$(PYTEST) -n $(JOBS) -m 'not timed and not long and not e2e' --cov --cov-report=term
+	$(PYTEST) -n $(JOBS) -m 'not programs and not timed and not long and not e2e' --cov --cov-report=term
+	$(PYTEST) -n 2 --dist=loadfile -m 'programs and not timed and not long and not e2e'
 	$(PYTEST) -m 'timed and not long and not e2e'
 
 test-long: test ## `make test`, then what takes minutes: long fuzzing, many more random examples, long calls

@@ -4,6 +4,7 @@ from collections.abc import Callable, Generator
 
 import hypothesis
 import pytest
+import structlog
 
 from tests import tools
 
@@ -31,6 +32,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for marker in item.iter_markers("needs"):
         for name in marker.args:
             _require(name)
+
+
+@pytest.fixture(autouse=True)
+def _log_of_the_process_stays_as_it_is() -> Generator[None]:
+    """A program's log, once set up, hides from all later tests of the process what they look for in the log."""
+    yield
+    assert not structlog.get_config()["cache_logger_on_first_use"], "this test set up a program's log in our process"
 
 
 def _fail_if_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -132,10 +133,14 @@ class Worker:
         metrics.keys_waiting_seconds.set_function(keys.longest_wait)
         metrics.watch_age.set_function(lambda: monotonic() - self._event_at)
 
-    async def run(self, stop: asyncio.Event | threading.Event | None = None) -> None:
-        """Wait for the CRDs, then work until told to end by a signal or `stop`."""
+    async def run(self, stop: asyncio.Event, started: asyncio.Event | None = None) -> None:
+        """Wait for the CRDs, then work until told to end by `stop`.
+
+        Kopf takes SIGINT and SIGTERM for itself; once `started` is set they can be taken back.
+        """
         try:
-            await self._until_served()
+            if not await self._until_served(stop):
+                return
             # Without one kopf asks for the user's name, and a numeric user of a pod has none.
             identity: Any = names.FIELD_MANAGER
             await kopf.operator(
@@ -146,6 +151,7 @@ class Worker:
                 namespaces=list(self._settings.namespaces),
                 identity=identity,
                 stop_flag=stop,
+                ready_flag=started,
             )
         finally:
             await self._client.close()
@@ -156,13 +162,18 @@ class Worker:
         since = self.reconciler.working_since()
         return 0.0 if since is None else monotonic() - max(since, self._request_at)
 
-    async def _until_served(self) -> None:
+    async def _until_served(self, stop: asyncio.Event) -> bool:
+        """Return whether the CRDs are there; False: told to end before."""
         is_told = False
         while not await self._api.is_served(names.API_VERSION, set(POOLS)):
             if not is_told:
                 log.warning("waiting for the CRDs of RelayPool and TransceiverPool", fix="kubectl apply -f crds/")
                 is_told = True
-            await asyncio.sleep(CRD_EVERY_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CRD_EVERY_S):
+                    await stop.wait()
+                    return False
+        return True
 
     def _plan_keys(self, seen: KeysSeen, now: float, fresh: bytes) -> KeysPlan:
         return plan_keys(seen, self._settings.keys, now, fresh)
@@ -196,9 +207,7 @@ class _Operator:
 
     async def run(self) -> None:
         """Stand by, work, end."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop.set)
+        self._listen_to_signals()
         configuration = await load_configuration()
         api = HttpKubeApi(configuration, _count(self._metrics))
         elector = self._elector = self._new_elector(api)
@@ -215,6 +224,16 @@ class _Operator:
             await asyncio.gather(serving, return_exceptions=True)
             await api.close()
         log.info("operator ended")
+
+    def _listen_to_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+
+    async def _listen_again(self, started: asyncio.Event) -> None:
+        """Kopf's own handlers leave its wait for `stop` hanging, which costs 5 s; a second signal makes them fail."""
+        await started.wait()
+        self._listen_to_signals()
 
     def _new_elector(self, api: HttpKubeApi) -> Elector:
         settings = self._settings
@@ -248,7 +267,9 @@ class _Operator:
         watchdog.start()
         renewing = asyncio.create_task(elector.until_lost())
         self._worker = Worker(self._settings, configuration, self._metrics, elector.leads)
-        working = asyncio.create_task(self._worker.run(self._stop))
+        started = asyncio.Event()
+        listening = asyncio.create_task(self._listen_again(started))
+        working = asyncio.create_task(self._worker.run(self._stop, started))
         try:
             await asyncio.wait([working, renewing], return_when=asyncio.FIRST_COMPLETED)
             if not working.done():
@@ -259,8 +280,9 @@ class _Operator:
                 raise LocalError(f"the operator can't work: {error}") from None
         finally:
             is_over.set()
-            renewing.cancel()
-            await asyncio.gather(renewing, return_exceptions=True)
+            for task in (renewing, listening):
+                task.cancel()
+            await asyncio.gather(renewing, listening, return_exceptions=True)
             self._metrics.leader.set(0)
 
     async def _livez(self, _request: Request) -> Response:

@@ -10,7 +10,7 @@ from tests.browser.conftest import API_KEY
 from tests.browser.stack import Stack
 from tests.browser.test_browser_page import LIVE, axe_violations, start_call
 
-pytestmark = [pytest.mark.timed, pytest.mark.needs("chromium"), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.programs, pytest.mark.needs("chromium"), pytest.mark.asyncio(loop_scope="module")]
 
 SLOW_MS = 15_000  # for what the page reads once a second from a server that asks its transceivers once a second
 

@@ -11,7 +11,7 @@ from tests.browser.conftest import API_KEY, Launcher, new_page
 from tests.browser.fickle import FickleBackend
 from tests.browser.stack import Stack
 
-pytestmark = [pytest.mark.timed, pytest.mark.needs("chromium"), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.programs, pytest.mark.needs("chromium"), pytest.mark.asyncio(loop_scope="module")]
 
 
 async def press(page: Page, url: str) -> None:

@@ -9,7 +9,7 @@ from playwright.async_api import Page, expect
 from tests.browser.stack import Stack
 from tests.browser.test_browser_page import SCHEMES, start_call
 
-pytestmark = [pytest.mark.timed, pytest.mark.needs("chromium"), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.programs, pytest.mark.needs("chromium"), pytest.mark.asyncio(loop_scope="module")]
 
 SIZES = {"desktop": (1280, 900), "phone": (375, 812)}
 

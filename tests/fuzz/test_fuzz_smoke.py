@@ -1,4 +1,4 @@
-"""Each fuzz target for a few seconds (`USHER_FUZZ_SECONDS`), so that a target can't rot and a shallow fault shows."""
+"""Each fuzz target for a second (`USHER_FUZZ_SECONDS`), so that a target can't rot and a shallow fault shows."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from tests.fuzz.run import START_S, fuzz, targets
 
-SECONDS = int(os.environ.get("USHER_FUZZ_SECONDS", "2"))
+SECONDS = int(os.environ.get("USHER_FUZZ_SECONDS", "1"))
 
 
 @pytest.mark.needs("atheris")

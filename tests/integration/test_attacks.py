@@ -32,7 +32,7 @@ from usher_core.rtp import is_rtcp
 
 pytestmark = pytest.mark.timed
 
-VICTIM_SECONDS = 4.0
+VICTIM_SECONDS = 2.5
 LONGEST_GAP_S = 0.2
 """What a client that speaks may notice of a move there and back (docs/wire.md section 6)."""
 

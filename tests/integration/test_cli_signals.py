@@ -13,10 +13,11 @@ import pytest
 
 from tests.integration.fleet import Fleet, calling, children_of, environment, running_fleet, wait_until
 
-pytestmark = [pytest.mark.timed, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.programs, pytest.mark.timeout(180)]
 
 MOMENTS_S = [0.0, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9, 1.2, 1.6, 2.2]
 """From the first line of usher on: before, in the middle, and after all that `up` and `call` begin with."""
+HALVES = [(signal.SIGINT, MOMENTS_S[::2]), (signal.SIGTERM, MOMENTS_S[1::2])]
 ENDED_WITHIN_S = 3.0
 
 
@@ -59,17 +60,19 @@ def end_after(delay_s: float, number: signal.Signals, directory: Path, *argument
     return process.returncode if process.returncode >= 0 else 128 - process.returncode, log
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_call_ends_quietly_at_any_moment(number: signal.Signals, silent_server: str, tmp_path: Path) -> None:
-    for moment in MOMENTS_S:
+@pytest.mark.parametrize("number, moments", HALVES)
+def test_a_call_ends_quietly_at_any_moment(
+    number: signal.Signals, moments: list[float], silent_server: str, tmp_path: Path
+) -> None:
+    for moment in moments:
         status, log = end_after(moment, number, tmp_path, "call", silent_server)
         assert status == 128 + number, (moment, log)
         assert log in ("", "call 1: calling\n"), moment
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_up_ends_quietly_at_any_moment(number: signal.Signals, tmp_path: Path) -> None:
-    for moment in MOMENTS_S:
+@pytest.mark.parametrize("number, moments", HALVES)
+def test_up_ends_quietly_at_any_moment(number: signal.Signals, moments: list[float], tmp_path: Path) -> None:
+    for moment in moments:
         status, log = end_after(moment, number, tmp_path, "up", "--http=127.0.0.1:0", "--udp=127.0.0.1:0")
         # Before it has anything to end in order, the signal itself ends it.
         assert status in (0, 128 + number), (moment, log)

@@ -24,7 +24,7 @@ import pytest
 from tests.integration.fleet import Fleet, calling, is_running, make_environment, make_up, running_fleet, wait_until
 from tests.pages import ROOT, Block, blocks, pages
 
-pytestmark = [pytest.mark.timed, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.programs, pytest.mark.timeout(120)]
 
 OFFER = ROOT / "tests" / "vectors" / "offers" / "chromium.sdp"
 PROGRAMS = {"usher", ".venv/bin/usher", ".venv/bin/pytest", "curl", "sysctl", "make", "printf"}

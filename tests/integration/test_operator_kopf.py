@@ -69,20 +69,28 @@ class Rig:
     @contextlib.asynccontextmanager
     async def operator(self) -> AsyncIterator[None]:
         """Run an operator in a thread, so that kopf has a loop of its own."""
-        stop = threading.Event()
+        end = threading.Event()
 
         async def work() -> None:
+            stop = asyncio.Event()
+            ending = asyncio.create_task(self._set_when(end, stop))
             configuration = Configuration()
             configuration.host = self.api.url
             client = PodClient(httpx.MockTransport(self.transceivers.answer))
             await Worker(self.settings, configuration, self.metrics, lambda: self.may_write, client).run(stop)
+            await ending
 
         running = asyncio.create_task(asyncio.to_thread(asyncio.run, work()))
         try:
             yield
         finally:
-            stop.set()
+            end.set()
             await asyncio.wait_for(running, 20)
+
+    @staticmethod
+    async def _set_when(told: threading.Event, event: asyncio.Event) -> None:
+        await asyncio.to_thread(told.wait)
+        event.set()
 
     def pool(self, name: str = "p", **spec: Any) -> None:
         self.api.create(

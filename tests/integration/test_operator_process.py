@@ -15,7 +15,7 @@ from tests.kube_fake import KubeFake
 from tests.kube_objects import Json
 from tests.kube_workloads import Workloads
 
-pytestmark = pytest.mark.timed  # leases of seconds
+pytestmark = pytest.mark.programs  # leases of seconds
 
 LEASE = ("Lease", "usher", "usher-operator")
 FAST = ("--lease-duration", "3", "--lease-renew-deadline", "2", "--lease-retry", "0.2")
@@ -117,14 +117,27 @@ async def test_the_standby_takes_over_from_a_leader_that_is_killed_and_all_ids_a
 
 
 async def test_a_clean_end_hands_over_at_once_and_is_quiet(api, start):
+    """Also at a second signal. Kopf gives what hangs 5 s."""
     leader = await start("--lease-duration", "120")
     await api.until(lambda: api.get(*LEASE), "there is a leader", 20)
     standby = await start()
+    began = asyncio.get_running_loop().time()
+    leader.process.send_signal(signal.SIGTERM)
     assert await leader.end() == 0
+    assert asyncio.get_running_loop().time() - began < 4
     assert "Traceback" not in leader.log.read_text()
+    assert "Exception" not in leader.log.read_text()
     api.create(pool("p", 1))
     await api.until(lambda: len(ids(api)) == 1, "the standby works", 20)
     assert await standby.end() == 0
+    assert api.get(*LEASE)["spec"]["holderIdentity"] == ""
+
+
+async def test_it_ends_while_it_waits_for_the_crds(api, start):
+    del api.resources["relaypools.usher.fleet"]
+    leader = await start()
+    await api.until(lambda: "waiting for the CRDs" in leader.log.read_text(), "it waits", 20)
+    assert await leader.end() == 0
     assert api.get(*LEASE)["spec"]["holderIdentity"] == ""
 
 

@@ -22,8 +22,6 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 def run(settings: UpSettings) -> None:
     """Run until SIGINT, SIGTERM or SIGHUP. Raises LocalError when it can't start."""
-    log = LogWriter(sys.stderr.buffer)
-    logs.configure(settings.log_format, settings.log_level, log)
     if settings.state_file is not None:
         check_output_file("--state-file", settings.state_file)
     settings = settings.model_copy(update={"udp": resolve("--udp", settings.udp)})
@@ -31,6 +29,8 @@ def run(settings: UpSettings) -> None:
     advertised_addresses(host, port or 1, settings.advertise)
     check_port_is_free(socket.SOCK_STREAM, "--http", settings.http)
     check_port_is_free(socket.SOCK_DGRAM, "--udp", settings.udp)
+    log = LogWriter(sys.stderr.buffer)
+    logs.configure(settings.log_format, settings.log_level, log)
     try:
         asyncio.run(_run(settings, log))
     finally:
