@@ -10,6 +10,7 @@ import click
 
 from usher_cli.key_files import write_key_files
 from usher_cli.keys_rotate import rotate
+from usher_core.decimals import read_decimal
 from usher_core.errors import LocalError
 from usher_core.ids import MAX_CLUSTER
 from usher_core.keys import KeyFile, parse_key_file
@@ -73,13 +74,15 @@ def read_key_file(path: Path) -> KeyFile:
     return parse_key_file(text)
 
 
-def _cluster_ids(text: str) -> tuple[int, ...]:
+def _cluster_ids(texts: str) -> tuple[int, ...]:
     ids = []
-    for part in text.split(","):
-        number = part.strip()
-        if not number.isascii() or not number.isdigit() or len(number) > 9 or not 1 <= int(number) <= MAX_CLUSTER:
-            raise LocalError(f"--cluster: {number!r} is no cluster id", f"one is a number within 1..{MAX_CLUSTER}")
-        ids.append(int(number))
+    for part in texts.split(","):
+        number = read_decimal(part.strip(), MAX_CLUSTER, 1)
+        if number is None:
+            raise LocalError(
+                f"--cluster: {part.strip()!r} is no cluster id", f"one is a number within 1..{MAX_CLUSTER}"
+            )
+        ids.append(number)
     return tuple(dict.fromkeys(ids))
 
 

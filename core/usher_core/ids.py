@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 
+from usher_core.decimals import read_decimal
 from usher_core.errors import LocalError
 
 MAX_CLUSTER = 0xFFFF
@@ -106,9 +107,10 @@ def split_host_port(text: str, default_port: int | None = None) -> tuple[str, in
         if default_port is None:
             raise LocalError(f"{text!r} has no port", "write HOST:PORT, or [V6-ADDRESS]:PORT")
         return host.strip("[]"), default_port
-    if not port_text.isascii() or not port_text.isdigit() or int(port_text) > 0xFFFF:
+    port = read_decimal(port_text, 0xFFFF)
+    if port is None:
         raise LocalError(f"{port_text!r} in {text!r} is no port", "a port is a number within 0..65535")
-    return host.strip("[]"), int(port_text)
+    return host.strip("[]"), port
 
 
 def join_host_port(host: str, port: int) -> str:

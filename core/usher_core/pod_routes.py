@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
+from usher_core.decimals import read_decimal
 from usher_core.errors import RemoteError, describe
 from usher_core.ids import MAX_CLUSTER, MAX_POD, Route, join_host_port
 from usher_core.kubernetes_names import (
@@ -142,12 +143,11 @@ def routes_of(pods: Iterable[RoutablePod], is_settled: Callable[[RoutablePod], b
 
 def _number(labels: Mapping[str, str], name: str, least: int, most: int, reason: str) -> int:
     text = labels.get(name, "")
+    number = read_decimal(text, most, least)
     # One spelling only, so that equal ids are equal labels for selectors, too.
-    if not text.isascii() or not text.isdigit() or len(text) > len(str(most)) or str(int(text)) != text:
-        _refuse(reason, f"the label {name} is {text[:20]!r}, and has to be a number")
-    if not least <= int(text) <= most:
-        _refuse(reason, f"the label {name} is {text}, and has to be within {least}..{most}")
-    return int(text)
+    if number is None or str(number) != text:
+        _refuse(reason, f"the label {name} is {text[:20]!r}, and has to be a number within {least}..{most}")
+    return number
 
 
 def _ports(spec: Mapping[str, Any]) -> dict[str, int]:

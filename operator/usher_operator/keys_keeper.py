@@ -11,6 +11,8 @@ from weakref import WeakValueDictionary
 
 from pydantic import ValidationError
 
+from usher_core.decimals import read_decimal
+from usher_core.ids import MAX_CLUSTER
 from usher_operator import names
 from usher_operator.actions import Reference
 from usher_operator.api.common import seconds
@@ -147,7 +149,7 @@ class KeysKeeper:
         pods = await pods_of(namespace)
         relays = [pod for pod in _of(pods, names.RELAY) if _uses_ours(pod, relay_pools)]
         transceivers = [pod for pod in _of(pods, names.TRANSCEIVER) if _uses_ours(pod, transceiver_pools)]
-        clusters = {int(text) for pod in pods if (text := pod.labels.get(names.CLUSTER_ID_LABEL, "")).isdigit()}
+        labelled = {read_decimal(pod.labels.get(names.CLUSTER_ID_LABEL, ""), MAX_CLUSTER, 1) for pod in pods}
         ids = {pool.status.cluster_id or pool.spec.cluster_id for pool in transceiver_pools.values()}
         staying = [pool for pool in (*relay_pools.values(), *transceiver_pools.values()) if not is_deleting(pool)]
         uses_token = any(
@@ -159,7 +161,7 @@ class KeysKeeper:
             secrets={name: secret for name, secret in found.items() if secret is not None},
             relays=await self._held(relays, self._relay_keys),
             transceivers=await self._held(transceivers, self._transceiver_keys(transceiver_pools)),
-            clusters=frozenset(clusters | {cluster for cluster in ids if cluster is not None}),
+            clusters=frozenset(cluster for cluster in labelled | ids if cluster is not None),
             longest_call=max((float(seconds(p.spec.max_session_age)) for p in transceiver_pools.values()), default=0.0),
             is_wanted=bool(relays or transceivers) or uses_token or uses_keys,
             transceiver_keys={

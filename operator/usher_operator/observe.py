@@ -14,7 +14,9 @@ from typing import Any, Protocol
 
 import structlog
 
+from usher_core.decimals import read_decimal
 from usher_core.errors import LocalError
+from usher_core.ids import MAX_POD
 from usher_core.internal_api import parse_token
 from usher_operator import names
 from usher_operator.actions import Reference
@@ -108,8 +110,8 @@ def _own_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
 
 def cluster_pod_ids(pods: Iterable[PodSeen]) -> tuple[int, ...]:
     """Return the pod ids on the labels of pods; what is no number is no id of ours."""
-    texts = (pod.labels.get(names.POD_ID_LABEL, "") for pod in pods)
-    return tuple(int(text) for text in texts if text.isascii() and text.isdigit() and len(text) <= 10)
+    numbers = (read_decimal(pod.labels.get(names.POD_ID_LABEL, ""), MAX_POD) for pod in pods)
+    return tuple(number for number in numbers if number is not None)
 
 
 def is_deleting(pool: Pool) -> bool:

@@ -23,6 +23,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from usher_core.decimals import read_decimal
 from usher_core.internal_api import HeldKeys
 from usher_relay.engine.interface import Engine
 from usher_shell.loopback_names import is_loopback_authority
@@ -147,10 +148,10 @@ def _listing(name: str, request: Request, read: Callable[[int], list[Any]], more
 
 
 def _limit(request: Request) -> int:
-    text = request.query_params.get("limit", str(DEFAULT_LIMIT))
-    if not text.isascii() or not text.isdigit() or len(text) > 6 or not 1 <= int(text) <= MAX_LIMIT:
+    limit = read_decimal(request.query_params.get("limit", str(DEFAULT_LIMIT)), MAX_LIMIT, 1)
+    if limit is None:
         raise HTTPException(400, f"limit is a number within 1..{MAX_LIMIT}")
-    return int(text)
+    return limit
 
 
 def _probe(health: Health) -> Response:

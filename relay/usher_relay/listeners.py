@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 
+from usher_core.decimals import read_decimal
 from usher_core.errors import LocalError
 from usher_core.ids import join_host_port, pack_address, split_host_port
 
@@ -36,12 +37,13 @@ class Listener:
 
 def parse_listener(text: str) -> Listener:
     """Parse `ID=HOST:PORT`. Raises LocalError that says what is wrong with it."""
-    number, equals, address = text.partition("=")
-    if not equals or not number.isascii() or not number.isdigit() or int(number) > MAX_LISTENER_ID:
+    id_text, equals, address = text.partition("=")
+    number = read_decimal(id_text, MAX_LISTENER_ID)
+    if not equals or number is None:
         raise LocalError(f"listener {text!r} has no id", f"write ID=HOST:PORT with an id within 0..{MAX_LISTENER_ID}")
     host, port = split_host_port(address)
     try:
         pack_address(host)
     except ValueError:
         raise LocalError(f"{host!r} in listener {text!r} is no IP address", "write ID=IP:PORT") from None
-    return Listener(int(number), host, port)
+    return Listener(number, host, port)

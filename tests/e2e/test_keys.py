@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 
 import pytest
@@ -36,7 +37,7 @@ def test_a_rotation_of_keys_is_not_heard(fleet: Fleet, figure: Figure) -> None:
     with fleet.calls(4, seconds=LIVE_S, light=True) as calls:
         calls.until_up()
         asked = time.monotonic()
-        run("usher", "keys", "rotate", "--namespace", fleet.namespace.name)
+        run(sys.executable, "-m", "usher_cli", "keys", "rotate", "--namespace", fleet.namespace.name)
         wait_for("a key is handed out", lambda: "given" in keys(fleet).values(), LOOKS_S)
         for pool in (RELAYS, TRANSCEIVERS):
             wait_for(f"{pool} says so", lambda pool=pool: condition(fleet, pool) == "Rotating", LOOKS_S)  # type: ignore[misc]

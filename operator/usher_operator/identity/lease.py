@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from usher_core.decimals import read_decimal
 from usher_core.ids import MAX_CLUSTER, MAX_POD
 from usher_operator.names import APP, LAST_POD_ID_ANNOTATION, MANAGED_BY, MANAGED_BY_LABEL, NAME_LABEL
 from usher_operator.seen import Json
@@ -34,10 +35,10 @@ def read_leases(manifests: Iterable[Json]) -> dict[int, ClusterLease]:
     leases = {}
     for manifest in manifests:
         digits = manifest["metadata"]["name"].removeprefix(_PREFIX)
-        cluster = read_number(digits, MAX_CLUSTER)
+        cluster = read_decimal(digits, MAX_CLUSTER) or 0
         if cluster and manifest["metadata"]["name"] == lease_name(cluster):
             annotations = manifest["metadata"].get("annotations") or {}
-            last = read_number(annotations.get(LAST_POD_ID_ANNOTATION, ""), MAX_POD)
+            last = read_decimal(annotations.get(LAST_POD_ID_ANNOTATION, ""), MAX_POD) or 0
             holder = (manifest.get("spec") or {}).get("holderIdentity") or ""
             leases[cluster] = ClusterLease(cluster, holder, last, manifest)
     return leases
@@ -67,10 +68,3 @@ def moved_lease(lease: ClusterLease, holder: str, last_pod_id: int, now: float) 
         transitions = (spec.get("leaseTransitions") or 0) + 1
         spec |= {"holderIdentity": holder, "acquireTime": micro_timestamp(now), "leaseTransitions": transitions}
     return {**lease.manifest, "metadata": metadata, "spec": spec}
-
-
-def read_number(text: str, highest: int) -> int:
-    """Return the number in `text`, 0 when it is none of 1..highest."""
-    if not (text.isascii() and text.isdigit() and len(text) <= len(str(highest))):
-        return 0
-    return int(text) if int(text) <= highest else 0

@@ -15,11 +15,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from usher_core.decimals import read_decimal
 from usher_core.ids import MAX_POD
 from usher_operator.actions import Action, Create, JsonPatch, Reference, Replace
 from usher_operator.api.transceiver_pool import TransceiverPool
 from usher_operator.identity.cluster_ids import Claim, pool_identity
-from usher_operator.identity.lease import moved_lease, new_lease, read_number
+from usher_operator.identity.lease import moved_lease, new_lease
 from usher_operator.names import (
     API_VERSION,
     CLUSTER_ID_LABEL,
@@ -104,7 +105,7 @@ def identity_actions(
 
 
 def _noted(pool: TransceiverPool) -> int:
-    return read_number(pool.metadata.annotations.get(LAST_POD_ID_ANNOTATION, ""), MAX_POD)
+    return read_decimal(pool.metadata.annotations.get(LAST_POD_ID_ANNOTATION, ""), MAX_POD) or 0
 
 
 def _note(pool: TransceiverPool, last: int) -> JsonPatch:

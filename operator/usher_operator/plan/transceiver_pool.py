@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from usher_core.decimals import read_decimal
 from usher_core.ids import MAX_POD
 from usher_operator.actions import Action, Apply, Delete, Plan, Reference
 from usher_operator.api.common import seconds
 from usher_operator.api.transceiver_pool import TransceiverPool
 from usher_operator.conditions import Verdict
 from usher_operator.identity.cluster_ids import Claim, claim_cluster_id
-from usher_operator.identity.lease import read_leases, read_number
+from usher_operator.identity.lease import read_leases
 from usher_operator.identity.pod_ids import Grants, grant, identity_actions, is_waiting, last_given
 from usher_operator.names import CLUSTER_ID_LABEL, POD_ID_LABEL, REVISION_LABEL, ROUND_ANNOTATION, TRANSCEIVER
 from usher_operator.plan import secret_refs
@@ -194,7 +195,7 @@ def _grants(
     cluster = claim.cluster
     waiting = [pod for pod in chosen.staying if is_waiting(pod, cluster)]
     own = (
-        read_number(pod.labels.get(POD_ID_LABEL, ""), MAX_POD)
+        read_decimal(pod.labels.get(POD_ID_LABEL, ""), MAX_POD) or 0
         for pod in seen.pods
         if pod.labels.get(CLUSTER_ID_LABEL) == str(cluster)
     )

@@ -6,6 +6,7 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from usher_core.decimals import read_decimal
 from usher_core.errors import RemoteError
 from usher_core.internal_api import DEFAULT_PAGE, MAX_PAGE
 from usher_signaling.call_ids import open_call_id
@@ -47,9 +48,10 @@ def add_call_list_route(app: FastAPI, services: Services) -> None:
 def _limit(text: str | None) -> int:
     if text is None:
         return DEFAULT_PAGE
-    if text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= MAX_PAGE:
-        return int(text)
-    raise ApiError(400, "invalid_limit", f"limit is a number from 1 to {MAX_PAGE}.", param="limit")
+    limit = read_decimal(text, MAX_PAGE, 1)
+    if limit is None:
+        raise ApiError(400, "invalid_limit", f"limit is a number from 1 to {MAX_PAGE}.", param="limit")
+    return limit
 
 
 def _after(services: Services, tenant: str, text: str | None) -> str:
