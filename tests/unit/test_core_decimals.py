@@ -19,7 +19,7 @@ def test_a_number_within_bounds_is_read(text: str, most: int, least: int, number
 
 
 @pytest.mark.parametrize(
-    "text", ["", " 1", "1 ", "+1", "-1", "1_0", "1.0", "0x1", "²", "١", "1\n", "\x001", "9" * 5_000, "0" * 10**6]
+    "text", ["", " 1", "1 ", "+1", "-1", "1_0", "1.0", "0x1", "²", "\u0661", "1\n", "\x001", "9" * 5_000, "0" * 10**6]
 )
 def test_anything_else_is_none_and_raises_nothing(text: str) -> None:
     assert read_decimal(text, 99_999) is None
