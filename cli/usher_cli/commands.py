@@ -159,7 +159,7 @@ def _program_command(name: str, program: _Program) -> click.Command:
     )
 
 
-@click.command(cls=_LazyGroup, no_args_is_help=False)
+@click.command(cls=_LazyGroup, no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="usher", prog_name="usher")
 def usher() -> None:
     """usher: WebRTC for voice AI, on one public UDP port.

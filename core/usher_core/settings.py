@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import json
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -163,12 +165,21 @@ _VALUE_NAMES = {
 }
 
 
+_NO_DEFAULT = re.compile(r" \(default: (?:None|\(\)|)\)| \(default factory: [^)]*\)")
+_TUPLE_DEFAULT = re.compile(r"\(default: \((.*)\)\)")
+
+
+def _spelled(default: re.Match[str]) -> str:
+    """Return a default of several values as it would be typed."""
+    return f"(default: {','.join(ast.literal_eval(f'({default[1]})'))})" if default[1] else default[0]
+
+
 def _add_argument(parser: argparse.ArgumentParser, *names: str, **options: Any) -> argparse.Action:
     """Add a flag whose help speaks of texts, numbers and files, not of Python types."""
     if options.get("metavar") in _VALUE_NAMES:
         options["metavar"] = _VALUE_NAMES[options["metavar"]]
     if isinstance(options.get("help"), str):
-        options["help"] = options["help"].replace(" (default: None)", "").replace(" (default: ())", "")
+        options["help"] = _NO_DEFAULT.sub("", _TUPLE_DEFAULT.sub(_spelled, options["help"]))
     return parser.add_argument(*names, **options)
 
 

@@ -97,6 +97,16 @@ async def test_a_backend_that_fails_while_no_packet_comes_through_is_named_and_n
     await expect_problem(page, "The backend failed", "the transceiver's log says why")
 
 
+async def test_a_transceiver_that_is_gone_is_named_and_not_the_network(page: Page, usher: Stack):
+    await page.route(
+        f"{usher.calls_url}/*", lambda route: route.fulfill(status=410, json={"error": {"code": "call_gone"}})
+    )
+    await page.route(usher.calls_url, to_nowhere)
+    await press(page, usher.url)
+
+    await expect_problem(page, "The server that had your call is gone", "another one takes it")
+
+
 async def answer_ended(route: Route, reason: str) -> None:
     """As `GET` of a call that has ended."""
     await route.fulfill(json={"state": "ended", "end_reason": reason, "backend": "echo"})

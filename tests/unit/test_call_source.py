@@ -75,6 +75,7 @@ def test_a_damaged_packet_decodes_to_nothing() -> None:
         ("http://127.0.0.1:8080", "http://127.0.0.1:8080/v1/realtime/calls"),
         ("127.0.0.1:8080", "http://127.0.0.1:8080/v1/realtime/calls"),
         ("https://example.org/", "https://example.org/v1/realtime/calls"),
+        ("http://127.0.0.1:8080?model=parrot", "http://127.0.0.1:8080/v1/realtime/calls?model=parrot"),
         ("https://example.org/api/calls", "https://example.org/api/calls"),
     ],
 )

@@ -23,9 +23,13 @@ def test_help_lists_every_command_and_imports_none() -> None:
 
 def test_each_command_has_help() -> None:
     for command in COMMANDS:
-        result = CliRunner().invoke(usher, [command, "--help"])
-        assert result.exit_code == 0, result.output
-        assert result.output.lower().startswith("usage:")
+        for flag in ("--help", "-h"):
+            result = CliRunner().invoke(usher, [command, flag])
+            assert result.exit_code == 0, result.output
+            assert result.output.lower().startswith("usage:")
+            assert "(default: )" not in result.output
+            assert "(default: (" not in result.output
+            assert "factory" not in result.output
 
 
 CALL = ["call", "http://127.0.0.1:1"]
@@ -100,6 +104,7 @@ WRONG: list[tuple[list[str], str]] = [
     ([*CALL, "--wav", "/nowhere.wav"], "can't read sound from /nowhere.wav"),
     ([*CALL, "--wav", ""], "can't read sound from ."),
     ([*CALL, "--wav", "/nowhere.wav", "--talk", "1"], "exclude each other"),
+    ([*CALL, "--talk", "5"], "--talk 5 leaves no time for silence within --seconds 5"),
     ([*CALL, "--load", "--talk", "1"], "--load sends the tone without end"),
     ([*CALL, "--record", ""], "--record .: this is a directory"),
     ([*CALL, "--record", "/"], "--record /: this is a directory"),

@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Self
-from urllib.parse import SplitResult, urljoin, urlsplit
+from urllib.parse import SplitResult, urljoin, urlsplit, urlunsplit
 
 import httpx
 
@@ -67,14 +67,14 @@ class _Answer:
 def calls_url(url: str) -> str:
     """Return where to POST the offer: `url` itself, or the calls API below a base URL without a path.
 
-    Raises LocalError for what is no HTTP URL.
+    A query stays: `?model=parrot` chooses a backend. Raises LocalError for what is no HTTP URL.
     """
     try:
         parts = _http_parts(url if "://" in url else f"http://{url}")
     except ValueError:
         raise LocalError(f"{url!r} is no HTTP URL", "write http://127.0.0.1:8080, say") from None
     path = parts.path if parts.path.strip("/") else CALLS_PATH
-    return f"{parts.scheme}://{parts.netloc}{path}"
+    return urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
 
 
 def bearer(api_key: str | None) -> dict[str, str]:

@@ -113,8 +113,9 @@ def call(  # noqa: PLR0913  (one parameter per flag)
 ) -> NoReturn:
     """Place real calls at URL and report times, loss and what came back.
 
-    URL is the base of the server, as `usher up` prints it. The client is stock aiortc. It sends a tone (or --wav) and
-    compares what comes back. Exit status 0 only if the sound of every call was right.
+    URL is the base of the server, as `usher up` prints it; with `?model=NAME` the call goes to that backend. The client
+    is stock aiortc. It sends a tone (or --wav) and compares what comes back. Exit status 0 only if the sound of every
+    call was right.
     """
     # Here, so that `usher call --help` does not wait for them.
     from usher_cli.call import report, result, source  # noqa: PLC0415
@@ -125,6 +126,8 @@ def call(  # noqa: PLR0913  (one parameter per flag)
         raise LocalError("--wav and --talk exclude each other", "a file has its own length")
     if load and (wav is not None or talk is not None):
         raise LocalError("--load sends the tone without end", "leave out --wav and --talk")
+    if talk is not None and talk >= seconds:
+        raise LocalError(f"--talk {talk:g} leaves no time for silence within --seconds {seconds:g}", "let it be less")
     bearer(api_key)
     calls_url(url)
     if record is not None:

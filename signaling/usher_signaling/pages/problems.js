@@ -29,6 +29,7 @@ const WORDS = {
   "ice-failed": ["No packet came through", "The call was accepted, but UDP to the address below does not pass. Check a firewall or VPN in between, and that the server advertises an address this browser can reach."],
   "dtls-failed": ["The encrypted connection could not be set up", "Something between here and the server changes or drops packets. Try another network; if it stays, look at the transceiver's log."],
   lost: ["The connection was lost", "Nothing has come from the server for a while. Check your network, then press the button again."],
+  gone: ["The server that had your call is gone", "Your network is fine. Press the button to call again: another one takes it. If you run the server: the log says why its transceiver ended."],
   unexpected: ["Something unexpected happened in this page", "Load the page again. If it stays, report the line below."],
 };
 
