@@ -21,7 +21,14 @@ from usher_operator.api.transceiver_pool import TransceiverPool
 from usher_operator.apply import MAX_FAULTS, Applier, Fault, Subject
 from usher_operator.conditions import Verdict, with_verdict
 from usher_operator.keys_keeper import KeysKeeper
-from usher_operator.kube import ConflictError, ForbiddenError, InvalidError, KubeApi, KubeError, NotFoundError
+from usher_operator.kube import (
+    ConflictError,
+    KubeApi,
+    KubeError,
+    NotLeaderError,
+    UnauthorizedError,
+    UnavailableError,
+)
 from usher_operator.metrics import OperatorMetrics
 from usher_operator.observe import KeysView, Observer, Pool, is_deleting
 from usher_operator.plan.events import tell_changes
@@ -337,8 +344,12 @@ class Reconciler:
         """Keys that can't be looked after are a fault of theirs; the pool's other affairs go on."""
         try:
             return await self._keys.current(subject)
-        except (ForbiddenError, InvalidError, NotFoundError) as error:
-            self._metrics.errors.labels(error.reason).inc()
+        except (ConflictError, NotLeaderError, UnauthorizedError, UnavailableError):
+            raise
+        except Exception as error:
+            if not isinstance(error, KubeError):
+                log.exception("a look at keys failed; this is a fault of usher", namespace=subject.target.namespace)
+            self._metrics.errors.labels(error.reason if isinstance(error, KubeError) else "internal").inc()
             return KeysPlan((), (), fault=f"the operator can't look after the keys: {error}"[:1000])
 
     async def _failed(self, key: PoolKey, state: _State, reason: str, error: Exception) -> Look:

@@ -363,16 +363,26 @@ async def test_a_watch_that_is_too_old_or_cut_misses_nothing(rig):
             await rig.api.until(lambda wanted=wanted: len(rig.ids()) == wanted, "one pod more")
 
 
-async def test_a_refused_deployment_is_said_and_ids_are_given_all_the_same(rig):
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        (422, "spec.template: Invalid value"),
+        (
+            500,
+            "failed to create typed patch object (ns/p): .spec.template.spec.volumes: expected list, got &{map[a:1]}",
+        ),
+    ],
+)
+async def test_a_refused_deployment_is_said_and_ids_are_given_all_the_same(rig, code, why):
     async with rig.operator():
         rig.pool()
         await rig.ready()
-        rig.api.fail(422, verb="apply", resource="deployments.apps", message="spec.template: Invalid value", times=1000)
+        rig.api.fail(code, verb="apply", resource="deployments.apps", message=why, times=1000)
         rig.api.change("TransceiverPool", NAMESPACE, "p", lambda body: body["spec"].update(image="transceiver:2"))
         await rig.api.until(lambda: rig.condition("Ready") == ("False", "Refused"), "the status says so")
         pool = rig.api.get("TransceiverPool", NAMESPACE, "p")
         message = next(c["message"] for c in pool["status"]["conditions"] if c["type"] == "Ready")
-        assert "spec.template: Invalid value" in message
+        assert why in message
         assert "change what spec of this pool sets there" in message
         assert "the last good state goes on" in message
         await rig.api.until(
@@ -521,6 +531,35 @@ async def test_ids_wait_for_no_answer_of_a_pod(rig, monkeypatch):
     rig.scale(6)
     async with rig.operator():
         await rig.api.until(lambda: len(set(rig.ids())) == 6, "all have ids")
+
+
+async def test_a_look_at_keys_that_fails_by_a_fault_of_ours_keeps_the_pool_from_nothing_else(rig, monkeypatch):
+    async with rig.operator():
+        rig.pool()
+        await rig.ready()
+
+    async def fails(*_: object) -> None:
+        raise ValueError("not thought of")
+
+    monkeypatch.setattr("usher_operator.keys_keeper.KeysKeeper.current", fails)
+    async with rig.operator():
+        rig.scale(5)
+        await rig.api.until(lambda: len(rig.api.all("Pod")) == 5, "there are two more")
+        await rig.api.until(lambda: "not thought of" in str(rig.status()), "it is told")
+
+
+@pytest.mark.parametrize("number", [70_000, 0, -1, 2**40])
+async def test_a_cluster_id_written_into_a_status_by_hand_that_can_be_none_of_ours_harms_nobody(rig, number):
+    async with rig.operator():
+        rig.pool()
+        rig.pool("q", replicas=1)
+        await rig.ready()
+        before = rig.status()["clusterID"]
+        rig.api.change("TransceiverPool", NAMESPACE, "p", lambda body: body["status"].update(clusterID=number))
+        rig.scale(4)
+        await rig.api.until(lambda: len(rig.ids()) == 5, "the pool goes on")
+        await rig.api.until(lambda: rig.status()["clusterID"] == before, "its id is the one that its Lease names")
+        await rig.ready("q")
 
 
 async def test_a_slow_look_at_keys_keeps_the_pool_from_nothing_else(rig, monkeypatch):

@@ -20,6 +20,8 @@ from usher_transceiver.settings import TransceiverSettings
 
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
 FOREIGN_FLAGS = {
+    "--atomic": "helm",
+    "--wait": "helm",
     "--data-binary": "curl",
     "--overwrite": "kubectl annotate",
     "--create-namespace": "helm",

@@ -198,6 +198,30 @@ def test_a_round_that_somebody_removed_is_put_back() -> None:
     assert value_set(smaller, "/spec/replicas") == 0
 
 
+@pytest.mark.parametrize("spoilt", ["007", "²", "x", "-1", "", "9" * 400, "1 "])
+def test_a_round_that_somebody_spoilt_is_made_anew_and_stops_no_scaling(spoilt: str) -> None:
+    deployment = make_deployment(pool_of(1), 1)
+    deployment["metadata"]["annotations"][ROUND_ANNOTATION] = spoilt
+    plan = make_plan(pool_of(1), make_pod(), deployment=deployment)
+    (apply,) = (
+        action for action in plan.actions if isinstance(action, Apply) and action.manifest["kind"] == "Deployment"
+    )
+    assert all(ROUND_ANNOTATION not in path for path in apply.keeps)
+    (smaller,) = patches(make_plan(pool_of(0), make_pod(), deployment=deployment), "Deployment")
+    assert value_set(smaller, "/spec/replicas") == 0
+    assert ROUND not in [operation["path"] for operation in smaller.operations]
+
+
+@pytest.mark.parametrize("mark", ["²", "<", "a\x00b", "\ud800", '"'])
+def test_a_mark_that_json_may_spell_in_two_ways_is_guarded_by_the_version_of_the_pod(mark: str) -> None:
+    """RFC 6902 section 4.6; the API server compares bytes, and `<` is stored as an escape."""
+    pod = make_pod("a", annotations={ROUND_ANNOTATION: mark})
+    (patch,) = patches(make_plan(pool_of(0), pod), "Pod")
+    tests = {operation["path"] for operation in patch.operations if operation["op"] == "test"}
+    assert "/metadata/resourceVersion" in tests
+    assert ROUND not in tests
+
+
 def test_draining_pods_take_calls_again_when_more_are_wanted() -> None:
     plan = make_plan(pool_of(2), make_pod("a"), draining("b"))
     assert drained(plan) == {"b": False}

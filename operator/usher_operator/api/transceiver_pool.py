@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
-from usher_core.ids import MAX_CLUSTER
+from usher_core.ids import MAX_CLUSTER, MAX_POD
 from usher_operator.api.common import (
     Condition,
     Disruption,
@@ -148,12 +148,19 @@ class TerminatingPod(Model):
     """Calls it still has; absent when it does not answer."""
 
 
+def _within(highest: int) -> BeforeValidator:
+    """Read an id in a status. People can write a status, too: what can't be an id of ours is none."""
+    return BeforeValidator(lambda value: value if isinstance(value, int) and 1 <= value <= highest else None)
+
+
 class TransceiverPoolStatus(Model):
     """The observed state of a TransceiverPool."""
 
     observed_generation: int | None = None
     """Generation of the spec that this status is about."""
-    cluster_id: int | None = Field(default=None, alias="clusterID")
+    cluster_id: Annotated[int | None, _within(MAX_CLUSTER)] = Field(
+        default=None, alias="clusterID", json_schema_extra={"minimum": 1, "maximum": MAX_CLUSTER}
+    )
     """Cluster id in use. Never changes."""
     replicas: int = 0
     """Active transceivers: neither draining nor ending."""
@@ -169,7 +176,9 @@ class TransceiverPoolStatus(Model):
     """Calls in all pods, rounded up to a step so that the status does not change with every call."""
     terminating: list[TerminatingPod] = Field(default_factory=list, max_length=32, json_schema_extra=keyed_by("name"))
     """Pods that end once their calls have, the first 32."""
-    last_pod_id: int | None = Field(default=None, alias="lastPodID")
+    last_pod_id: Annotated[int | None, _within(MAX_POD)] = Field(
+        default=None, alias="lastPodID", json_schema_extra={"minimum": 0, "maximum": MAX_POD}
+    )
     """Highest pod id given."""
     selector: str = ""
     """Label selector of the active pods, for the scale subresource."""

@@ -17,10 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from usher_core.decimals import read_decimal
 from usher_core.internal_api import Load
 from usher_operator.actions import Action, JsonPatch, Reference, SetDrain
 from usher_operator.names import ACTIVE, DELETION_COST_ANNOTATION, DRAINING, GROUP, ROUND_ANNOTATION, STATE_LABEL
-from usher_operator.plan.json_pointer import escape
+from usher_operator.plan.json_pointer import escape, is_comparable
 from usher_operator.seen import Json, PodSeen
 
 DRAINING_SINCE_ANNOTATION = f"{GROUP}/draining-since"
@@ -176,19 +177,24 @@ def _round_operation(op: str, round_: int) -> dict[str, Any]:
     return {"op": op, "path": f"/metadata/annotations/{escape(ROUND_ANNOTATION)}", "value": str(round_)}
 
 
+MAX_ROUND = 10**18
+
+
 def has_round(deployment: Json | None) -> bool:
     """Return whether the Deployment has the round that every manifest of it begins with; people may remove it."""
-    return _round_text(deployment).isdigit()
+    return _round_of(deployment) is not None
 
 
 def round_of(deployment: Json | None) -> int:
     """Return the round of a Deployment, 0 for none."""
-    return int(_round_text(deployment)) if has_round(deployment) else 0
+    return _round_of(deployment) or 0
 
 
-def _round_text(deployment: Json | None) -> str:
+def _round_of(deployment: Json | None) -> int | None:
     text = str(((deployment or {}).get("metadata", {}).get("annotations") or {}).get(ROUND_ANNOTATION, ""))
-    return text if text.isascii() and len(text) < 19 else ""
+    round_ = read_decimal(text, MAX_ROUND)
+    # Another spelling, such as 007, is not ours, and a patch that tests for the number would never be taken.
+    return round_ if str(round_) == text else None
 
 
 def _tell(pod: PodSeen, http_port: int, *, drain: bool) -> SetDrain:
@@ -229,9 +235,9 @@ def _guards(pod: PodSeen) -> list[dict[str, Any]]:
     guards = []
     if state is not None:
         guards.append({"op": "test", "path": f"/metadata/labels/{escape(STATE_LABEL)}", "value": state})
-    if mark is not None:
+    if mark is not None and is_comparable(mark):
         guards.append({"op": "test", "path": f"/metadata/annotations/{escape(ROUND_ANNOTATION)}", "value": mark})
-    elif is_draining(pod):
+    elif mark is not None or is_draining(pod):
         guards.append({"op": "test", "path": "/metadata/resourceVersion", "value": pod.resource_version})
     return guards
 

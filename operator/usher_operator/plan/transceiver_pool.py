@@ -227,7 +227,9 @@ def _workload_actions(
         if seen.resend or not is_right:
             # Where the Deployment was lost, the new one takes over the pods that are there.
             replicas = max(workload.wanted, len(workload.live))
-            actions.append(Apply(_with_replicas(workload.manifest, replicas), _KEPT))
+            # A round that somebody has spoilt is not kept.
+            kept = _KEPT if has_round(workload.deployment) else _KEPT[:1]
+            actions.append(Apply(_with_replicas(workload.manifest, replicas), kept))
         elif not workload.is_rolling:
             actions += _leftovers(pool, seen, children)
     return [*actions, *_size_actions(workload, drains)]
