@@ -25,6 +25,7 @@ import structlog
 from usher_operator.actions import Manifest, Reference
 from usher_operator.kube import KubeApi, KubeError
 from usher_operator.times import micro_timestamp
+from usher_operator.transitions import next_transitions
 
 log = structlog.get_logger()
 
@@ -90,7 +91,7 @@ class Election:
         spec = lease["spec"] = lease.get("spec") or {}
         if self.holder != self._identity:
             spec["acquireTime"] = micro_timestamp(wall)
-            spec["leaseTransitions"] = int(spec.get("leaseTransitions") or 0) + 1 if self._seen else 0
+            spec["leaseTransitions"] = next_transitions(spec.get("leaseTransitions")) if self._seen else 0
         spec["holderIdentity"] = self._identity
         spec["leaseDurationSeconds"] = round(self._timing.duration)
         spec["renewTime"] = micro_timestamp(wall)

@@ -46,6 +46,10 @@ _PLURALS = {
 """Every kind that we handle; so no discovery is needed."""
 _CLUSTER_SCOPED = {"Namespace", "Node"}
 
+_WRONG_OBJECT = ("failed to create typed patch object", "failed to convert new object")
+"""What a 500 says when the object of a server-side apply can't be read: a list where a map belongs, a text that is no
+quantity. It is the object's fault as with a 422, and trying again is of no use."""
+
 
 class KubeError(UsherError):
     """The API server did not do what it was asked. `reason` is bounded: a metric's label."""
@@ -328,6 +332,8 @@ def _error(what: str, status: int, answer: Json, *, is_patch: bool) -> KubeError
             return ForbiddenError(text)
         case 429:
             return UnavailableError(text)
+        case 500 if any(said in message for said in _WRONG_OBJECT):
+            return InvalidError(message)
         case _ if status >= 500:
             return UnavailableError(text)
     return KubeError(text)

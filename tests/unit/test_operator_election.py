@@ -130,6 +130,34 @@ def test_a_lease_that_a_person_or_chart_made_empty_is_taken_at_once():
     assert a.leads(0)
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(0, 1, id="none"),
+        pytest.param(41, 42, id="some"),
+        pytest.param(2**31 - 2, 2**31 - 1, id="the last but one that the field holds"),
+        pytest.param(2**31 - 1, 0, id="the last one that the field holds"),
+        pytest.param(2**31, 1, id="more than it holds"),
+        pytest.param(-1, 1, id="less than nothing"),
+        pytest.param(None, 1, id="null"),
+        pytest.param("7", 1, id="text"),
+        pytest.param(1.5, 1, id="a fraction"),
+        pytest.param(float("inf"), 1, id="endless"),
+        pytest.param(True, 1, id="a truth"),
+        pytest.param([], 1, id="a list"),
+    ],
+)
+def test_a_lease_is_taken_whatever_it_counts_and_its_count_stays_a_number_that_the_field_holds(
+    before: Any, after: int
+) -> None:
+    server, a = LeaseServer(), candidate("a")
+    spec = {"holderIdentity": "", "leaseTransitions": before}
+    server.write({"apiVersion": LEASE.api_version, "kind": "Lease", "metadata": {"name": LEASE.name}, "spec": spec})
+    take_turn(a, server, 0)
+    assert a.leads(0)
+    assert (type(server.spec["leaseTransitions"]), server.spec["leaseTransitions"]) == (int, after)
+
+
 @dataclass
 class Replica:
     """A process: its clock, and what it waits for."""

@@ -99,6 +99,17 @@ def test_a_lease_given_back_is_taken_over_by_compare_and_swap_and_keeps_its_coun
     assert write.manifest["metadata"]["annotations"][LAST_POD_ID_ANNOTATION] == "4000000000"
 
 
+@pytest.mark.parametrize(
+    ("before", "after"), [(2**31 - 2, 2**31 - 1), (2**31 - 1, 0), (2**31, 1), (-1, 1), (None, 1), ("7", 1), (1.5, 1)]
+)
+def test_a_cluster_id_is_taken_over_whatever_its_lease_counts(before: Any, after: int) -> None:
+    lease = make_lease(OTHER, cluster=7)
+    lease["spec"]["leaseTransitions"] = before
+    plan = make_plan(make_pool({"clusterID": 7}), leases=(lease,))
+    (write,) = [action for action in plan.actions if isinstance(action, Replace)]
+    assert write.manifest["spec"]["leaseTransitions"] == after
+
+
 @pytest.mark.parametrize("text", ["", "-1", "x", "٣", "99999999999999", "4294967296"])
 def test_a_damaged_count_of_a_lease_counts_as_none(text: str) -> None:
     lease = make_lease()

@@ -11,6 +11,7 @@ from usher_core.ids import MAX_CLUSTER, MAX_POD
 from usher_operator.names import APP, LAST_POD_ID_ANNOTATION, MANAGED_BY, MANAGED_BY_LABEL, NAME_LABEL
 from usher_operator.seen import Json
 from usher_operator.times import micro_timestamp
+from usher_operator.transitions import next_transitions
 
 _PREFIX = "usher-cluster-"
 
@@ -65,6 +66,6 @@ def moved_lease(lease: ClusterLease, holder: str, last_pod_id: int, now: float) 
     metadata["annotations"] = {**(metadata.get("annotations") or {}), LAST_POD_ID_ANNOTATION: str(last_pod_id)}
     spec = dict(lease.manifest.get("spec") or {})
     if holder != lease.holder:
-        transitions = (spec.get("leaseTransitions") or 0) + 1
+        transitions = next_transitions(spec.get("leaseTransitions"))
         spec |= {"holderIdentity": holder, "acquireTime": micro_timestamp(now), "leaseTransitions": transitions}
     return {**lease.manifest, "metadata": metadata, "spec": spec}
