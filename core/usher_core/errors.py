@@ -26,7 +26,7 @@ class LocalError(UsherError):
     """
 
     def __init__(self, message: str, fix: str = "") -> None:
-        super().__init__(f"{message}. {fix}" if fix else message)
+        super().__init__(f"{message}; {fix}" if fix else message)
         self.message = message
         self.fix = fix
 

@@ -66,7 +66,7 @@ def test_a_wrong_value_is_told_with_its_flag_and_its_variable(
     flags = [given for given in needed(settings) if not given.startswith(f"{flag}=")]
     said = fault(settings, *flags, *([] if by_environment else [f"{flag}=bog us"]))
     assert re.fullmatch(
-        rf"usher {settings.program}: {flag} 'bog us' \(or {variable}\): .+ is expected\. see `usher \w+ --help`", said
+        rf"usher {settings.program}: {flag} 'bog us' \(or {variable}\): .+ is expected; see `usher \w+ --help`", said
     ), said
 
 
