@@ -33,7 +33,7 @@ async def test_it_leaves_a_wish_and_touches_nothing_else() -> None:
 
 async def test_without_the_secret_it_says_where_keys_come_from() -> None:
     async with KubeFake() as server:
-        with pytest.raises(LocalError, match=r"has no Secret usher-keys\. the operator makes it"):
+        with pytest.raises(LocalError, match=r"has no Secret usher-keys; the operator makes it"):
             await ask_for_rotation(Configuration(host=server.url), "calls", "now")
 
 

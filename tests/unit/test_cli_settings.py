@@ -46,13 +46,13 @@ def test_all_missing_flags_are_named_at_once_with_what_makes_the_files(settings:
     said = fault(settings)
     for flag in needed(settings):
         assert flag.partition("=")[0] in said
-    assert "are needed. `usher keys new` makes key files and the token" in said
+    assert "are needed; `usher keys new` makes key files and the token" in said
     assert said.endswith(f"see `usher {settings.program} --help`")
 
 
 def test_one_missing_flag_is_needed() -> None:
     *most, last = needed(SignalingSettings)
-    assert fault(SignalingSettings, *most).startswith(f"usher signaling: {last.partition('=')[0]} is needed. ")
+    assert fault(SignalingSettings, *most).startswith(f"usher signaling: {last.partition('=')[0]} is needed; ")
 
 
 @pytest.mark.parametrize("settings, name", list(choosy()))
@@ -76,7 +76,7 @@ def test_all_wrong_values_are_told_at_once_and_many_are_counted() -> None:
     assert "'auto', 'python' or 'native' is expected" in said
     numbers = [name for settings, name in choosy() if settings is SignalingSettings]
     flags = [f"--{name.replace('_', '-')}=x" for name in numbers]
-    assert f"; and {len(numbers) - 5} more." in fault(SignalingSettings, *needed(SignalingSettings), *flags)
+    assert f"; and {len(numbers) - 5} more;" in fault(SignalingSettings, *needed(SignalingSettings), *flags)
 
 
 def test_a_secret_is_never_repeated() -> None:

@@ -43,7 +43,7 @@ def test_why_it_does_not_open() -> None:
 
 
 def test_a_file_without_such_keys_says_which_file_to_take() -> None:
-    with pytest.raises(LocalError, match=r"as that of signaling has none\. take relay\.json or transceiver\.json"):
+    with pytest.raises(LocalError, match=r"as that of signaling has none; take relay\.json or transceiver\.json"):
         explain(UFRAG, make_key_files([7], NOW)["signaling.json"])
 
 
