@@ -29,6 +29,14 @@ class Workloads:
         """The containers of a deleted pod have ended."""
         self._api.remove("Pod", namespace, name, force=True)
 
+    def set_aside(self, namespace: str, name: str) -> None:
+        """Somebody takes away the label by which its controller selects a pod, which lets it go and makes another."""
+        pod = self._api.get("Pod", namespace, name)
+        assert pod is not None
+        [owner] = pod["metadata"]["ownerReferences"]
+        self._api.change("Pod", namespace, name, lambda body: body["metadata"].pop("ownerReferences"))
+        self._scale(namespace, owner["name"])
+
     def _on_change(self, type_: str, body: Json) -> None:
         loop = asyncio.get_running_loop()
         if body["kind"] == "Deployment" and type_ != "DELETED":

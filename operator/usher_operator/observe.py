@@ -99,6 +99,7 @@ def pod_seen(body: Mapping[str, Any]) -> PodSeen:
         gates=tuple(gate["name"] for gate in spec.get("schedulingGates") or ()),
         waiting_reason=waiting.get("reason", ""),
         restarts=sum(int(container.get("restartCount", 0)) for container in containers),
+        has_controller=any(owner.get("controller") for owner in metadata.get("ownerReferences") or ()),
     )
 
 
@@ -142,8 +143,9 @@ class Observer:
         self._identity_namespace = identity_namespace
 
     def pods_of(self, kind: str, namespace: str, pool: str) -> tuple[PodSeen, ...]:
-        """Return the pods of a pool, whatever its spec."""
-        return self._pods.of_pool(namespace, _COMPONENTS[kind], pool)
+        """Return the pods of a pool that end with it, whatever its spec."""
+        pods = self._pods.of_pool(namespace, _COMPONENTS[kind], pool)
+        return tuple(pod for pod in pods if pod.has_controller)
 
     async def workloads(self, kind: str, namespace: str, pool: str, uid: str) -> list[Json]:
         """Return what makes the pods of a pool, whatever its spec. Raises KubeError."""
@@ -155,7 +157,7 @@ class Observer:
     def waiting(self, pool: TransceiverPool) -> tuple[PodSeen, ...]:
         """Return the pods of a pool that wait for an id."""
         pods = self._pods.of_pool(pool.metadata.namespace, names.TRANSCEIVER, pool.metadata.name)
-        return tuple(pod for pod in pods if names.POD_ID_GATE in pod.gates and not pod.is_ending)
+        return tuple(pod for pod in pods if names.POD_ID_GATE in pod.gates and pod.is_live)
 
     async def transceiver_pool(self, pool: TransceiverPool, keys: KeysView, token: str | None) -> TransceiverPoolSeen:
         """Read everything around a TransceiverPool. Raises KubeError.
@@ -183,7 +185,7 @@ class Observer:
         pods = self._pods.of_pool(namespace, names.TRANSCEIVER, name)
         holders = await self._holders(leases)
         cluster = pool.status.cluster_id or pool.spec.cluster_id or _held(leases, f"{namespace}/{name}")
-        live = [pod for pod in pods if not pod.is_ending]
+        live = [pod for pod in pods if pod.is_live]
         # Who ends is chosen by loads, so they must not be old then.
         is_choosing = len(live) > pool.spec.replicas
         urgent = frozenset(

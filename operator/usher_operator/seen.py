@@ -37,6 +37,18 @@ class PodSeen:
     waiting_reason: str
     """Why the main container waits, such as ImagePullBackOff; "" when it does not."""
     restarts: int
+    has_controller: bool = True
+    """Whether something makes and ends it, as a ReplicaSet does. People take a pod out, to look at it in peace."""
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it counts among the pods that its pool wants."""
+        return self.has_controller and not self.is_ending
+
+    @property
+    def is_aside(self) -> bool:
+        """Whether it goes on though it was taken out: another pod is in its place, and nothing will end it."""
+        return not (self.has_controller or self.is_ending)
 
     @property
     def is_ending(self) -> bool:

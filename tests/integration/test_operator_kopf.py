@@ -206,6 +206,31 @@ async def test_a_deleted_pool_goes_once_its_calls_have_ended(rig):
             assert rig.api.all(kind, NAMESPACE) == []
 
 
+async def test_a_pod_that_somebody_sets_aside_drains_and_holds_up_neither_its_pool_nor_the_one_in_its_place(rig):
+    async with rig.operator():
+        rig.pool(replicas=1)
+        await rig.ready()
+        [pod] = rig.api.all("Pod")
+        name, ip = pod["metadata"]["name"], pod["status"]["podIP"]
+        rig.transceivers.sessions[ip] = 1
+        rig.workloads.set_aside(NAMESPACE, name)
+        await rig.api.until(lambda: len(set(rig.ids())) == 2, "the one in its place has an id of its own")
+        await rig.api.until(lambda: rig.transceivers.draining == {ip}, "it drains")
+        await rig.api.until(lambda: rig.status().get("sessions") == 1, "its call is counted")
+        await rig.ready()
+        assert [rig.status()[count] for count in ("replicas", "readyReplicas", "drainingReplicas")] == [1, 1, 0]
+        states = {
+            each["metadata"]["name"]: each["metadata"]["labels"]["usher.fleet/state"] for each in rig.api.all("Pod")
+        }
+        assert states.pop(name) == "draining"
+        assert list(states.values()) == ["active"]
+        rig.api.remove("TransceiverPool", NAMESPACE, "p")
+        await rig.api.until(lambda: not rig.api.all("TransceiverPool"), "the pool is gone")
+        await rig.api.until(lambda: len(rig.api.all("Pod")) == 1, "and its own pod")
+        assert rig.api.all("Pod")[0]["metadata"]["name"] == name
+        assert [name in event["message"] for event in rig.api.all("Event") if event["reason"] == "PodsLeft"] == [True]
+
+
 async def test_a_silent_transceiver_keeps_no_other_one_of_a_deleted_pool_from_draining(rig):
     async with rig.operator():
         rig.pool()

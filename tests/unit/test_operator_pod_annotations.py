@@ -20,7 +20,8 @@ FOREIGN = {"cni.projectcalico.org/podIP": "10.0.0.9/32", "kubectl.kubernetes.io/
 def make_body(annotations: dict[str, str] | None, state: str) -> dict[str, Any]:
     """Return a pod as the API server has it; None: without the map of annotations."""
     labels = {**make_pod("a").labels, "usher.fleet/state": state}
-    metadata = {"name": "a", "namespace": "fleet", "uid": "u", "resourceVersion": "7", "labels": labels}
+    metadata: dict[str, Any] = {"name": "a", "namespace": "fleet", "uid": "u", "resourceVersion": "7", "labels": labels}
+    metadata["ownerReferences"] = [{"kind": "ReplicaSet", "uid": "v", "controller": True}]
     if annotations is not None:
         metadata["annotations"] = annotations
     return {

@@ -28,6 +28,7 @@ from usher_operator.plan.defaults import Defaults
 from usher_operator.plan.diagnosis import is_stuck, why_not_ready
 from usher_operator.plan.relay_addresses import find_addresses
 from usher_operator.plan.secret_refs import secrets_fault
+from usher_operator.pods_aside import tell_left, with_aside
 from usher_operator.render.pod import child_name
 from usher_operator.render.relay import (
     image_of,
@@ -70,7 +71,10 @@ def plan_relay_pool(pool: RelayPool, seen: RelayPoolSeen, now: float, defaults: 
     blockers = [verdict for verdict in (accepted, keys) if verdict.status != "True"]
     if not is_admitted:
         blockers.append(exposed)
-    available, progressing = _available(facts, blockers), _progressing(facts, blockers)
+    aside = [pod for pod in seen.pods if pod.is_aside]
+    if is_deleting:
+        actions += tell_left(aside)
+    available, progressing = _available(facts, blockers), with_aside(_progressing(facts, blockers), aside)
     ready = _ready(facts, [*blockers, *([exposed] if exposed.status != "True" else [])])
     verdicts = [accepted, available, exposed, keys, progressing, ready]
     return Plan(
@@ -98,6 +102,7 @@ def _is_drained(pool: RelayPool, seen: RelayPoolSeen, now: float) -> bool:
 
 
 def _carrying(seen: RelayPoolSeen) -> list[PodSeen]:
+    """Return relays that may carry flows, those set aside too: the Service that leads to them goes with the pool."""
     return [pod for pod in seen.pods if pod.can_answer and pod.uid not in seen.idle]
 
 
@@ -151,7 +156,7 @@ def _facts(pool: RelayPool, seen: RelayPoolSeen, manifest: Json | None, image: s
     workload = seen.workload if is_ours(seen.workload, pool) else None
     template = ((manifest or workload or {}).get("spec") or {}).get("template") or {}
     labels = (template.get("metadata") or {}).get("labels") or {}
-    live = tuple(pod for pod in seen.pods if not pod.is_ending)
+    live = tuple(pod for pod in seen.pods if pod.is_live)
     wanted = pool.spec.replicas
     if pool.spec.workload == "DaemonSet":
         wanted = ((workload or {}).get("status") or {}).get("desiredNumberScheduled") or len(live)

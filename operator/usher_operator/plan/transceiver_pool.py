@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from usher_core.decimals import read_decimal
 from usher_core.ids import MAX_POD
-from usher_operator.actions import Action, Apply, Delete, Plan, Reference
+from usher_operator.actions import Action, Apply, Delete, JsonPatch, Plan, Reference, SetDrain
 from usher_operator.api.common import seconds
 from usher_operator.api.transceiver_pool import TransceiverPool
 from usher_operator.conditions import Verdict
@@ -32,6 +32,7 @@ from usher_operator.plan.scale_down import (
     split,
 )
 from usher_operator.plan.transceiver_status import Counts, Facts, count, keys_verdict, pod_verdicts, status
+from usher_operator.pods_aside import tell_left
 from usher_operator.render.pod import child_name
 from usher_operator.render.revision import is_current
 from usher_operator.render.transceiver import END_MARGIN_S, image_of, transceiver_children, transceiver_deployment
@@ -54,21 +55,26 @@ def plan_transceiver_pool(pool: TransceiverPool, seen: TransceiverPoolSeen, now:
     """
     claim = claim_cluster_id(pool, read_leases(seen.leases), seen.holders, defaults)
     keys = keys_verdict(pool, seen)
+    counts = count(seen.pods)
     accepted = _accepted(pool, seen, defaults)
     workload = _look_at_workload(pool, seen, claim, accepted, defaults)
     chosen = _choose(pool, seen, workload)
     grants = _grants(pool, seen, claim, keys, chosen, now)
     allocated = _allocated(claim, grants)
     drains = drain_actions(chosen, seen.loads, pool.spec.media.http_port, workload.deployment, now)
+    may_change = _is_deleting(pool) or not pool.spec.paused
+    aside = _drain_aside(pool, counts.aside if may_change else (), seen, workload, now)
 
     actions: list[Action] = []
     if not _is_deleting(pool):
         actions += identity_actions(pool, claim, grants, defaults.identity_namespace, now)
-    if _is_deleting(pool) or not pool.spec.paused:
+    if may_change:
         actions += _workload_actions(pool, seen, workload, drains)
-        actions += mark_actions([*chosen.leaving, *chosen.staying], seen.loads, now)
+        actions += mark_actions([*chosen.leaving, *chosen.staying, *counts.aside], seen.loads, now)
+        actions += aside.actions
+    if _is_deleting(pool):
+        actions += tell_left(counts.aside)
 
-    counts = count(seen.pods)
     blockers = (verdict for verdict in (accepted, allocated, keys) if verdict.status != "True")
     facts = Facts(
         pool=pool,
@@ -87,7 +93,7 @@ def plan_transceiver_pool(pool: TransceiverPool, seen: TransceiverPoolSeen, now:
     return Plan(
         tuple(actions),
         status(facts, seen, verdicts, cluster, grants.last, now),
-        look_again=_look_again(pool, claim, grants, chosen, counts),
+        look_again=_look_again(pool, claim, grants, counts, are_told=bool(chosen.leaving or aside.awaited)),
         done=_is_deleting(pool) and _is_done(pool, seen, workload, now),
     )
 
@@ -117,7 +123,7 @@ class _Workload:
         manifest: the one there shall be, without replicas; None when it is to stay as it is.
         replicas: those of the one there is.
         wanted: those there shall be in the end.
-        live: pods that have not begun to end.
+        live: its pods that have not begun to end.
         revision: of the template that pods shall have.
         is_rolling: whether some have another.
     """
@@ -150,7 +156,7 @@ def _look_at_workload(
     manifest = transceiver_deployment(pool, claim.cluster, defaults) if is_allowed and claim.cluster else None
     template = (manifest or deployment or {}).get("spec", {}).get("template", {})
     revision = template.get("metadata", {}).get("labels", {}).get(REVISION_LABEL, "")
-    live = tuple(pod for pod in seen.pods if not pod.is_ending)
+    live = tuple(pod for pod in seen.pods if pod.is_live)
     replicas = (deployment or {}).get("spec", {}).get("replicas")
     return _Workload(
         deployment,
@@ -182,6 +188,28 @@ def _surplus(workload: _Workload) -> int:
     if workload.replicas > workload.wanted:
         return workload.replicas - workload.wanted
     return 0 if workload.is_observed else sum(is_draining(pod) for pod in workload.live)
+
+
+@dataclass(frozen=True, slots=True)
+class _Aside:
+    """What to do about pods that were taken out of their ReplicaSet. `awaited`: whether some may yet answer."""
+
+    actions: tuple[Action, ...] = ()
+    awaited: bool = False
+
+
+def _drain_aside(
+    pool: TransceiverPool, aside: tuple[PodSeen, ...], seen: TransceiverPoolSeen, workload: _Workload, now: float
+) -> _Aside:
+    """Let pods that were taken out take no more calls, and nothing wait for them: people may have stopped them."""
+    if not aside:
+        return _Aside()
+    drains = drain_actions(Split(aside, ()), seen.loads, pool.spec.media.http_port, workload.deployment, now)
+    # One that is silent for long is told again when it answers: until somebody deletes it, that may be never.
+    given_up = {pod.name for pod in aside if pod.uid not in seen.loads} & set(drains.unanswered)
+    actions = (action for action in drains.away if not (isinstance(action, SetDrain) and action.pod in given_up))
+    alone = (replace(each, stands_alone=True) if isinstance(each, JsonPatch) else each for each in actions)
+    return _Aside(tuple(alone), awaited=bool(drains.awaited))
 
 
 def _grants(
@@ -284,19 +312,20 @@ def _is_deleting(pool: TransceiverPool) -> bool:
 def _is_done(pool: TransceiverPool, seen: TransceiverPoolSeen, workload: _Workload, now: float) -> bool:
     """Return whether all calls of a deleted pool have ended, or have had their time. Kubernetes removes the children.
 
-    The Lease stays, since ids are never used again; its holder counts until the last pod is gone.
+    Pods that were taken out of their ReplicaSet outlive it. The Lease stays, since ids are never used again; its holder
+    counts until the last pod is gone.
     """
     grace = seconds(pool.spec.drain.grace_period) + END_MARGIN_S + ANSWER_LIMIT_S
     if now >= unix(pool.metadata.deletion_timestamp or "") + grace:
         return True
-    is_empty = all(pod.phase in ("Succeeded", "Failed") for pod in seen.pods)
+    is_empty = all(pod.phase in ("Succeeded", "Failed") for pod in seen.pods if pod.has_controller)
     return is_empty and (workload.deployment is None or workload.replicas == 0)
 
 
-def _look_again(pool: TransceiverPool, claim: Claim, grants: Grants, chosen: Split, counts: Counts) -> float | None:
+def _look_again(pool: TransceiverPool, claim: Claim, grants: Grants, counts: Counts, *, are_told: bool) -> float | None:
     if grants.left and not grants.exhausted:
         return 0.0
     is_claiming = claim.cluster is not None and not claim.is_held and not _is_deleting(pool)
-    if chosen.leaving or counts.waiting or is_claiming:
+    if are_told or counts.waiting or is_claiming:
         return _SOON_S
     return _ENDING_S if counts.terminating or _is_deleting(pool) else None

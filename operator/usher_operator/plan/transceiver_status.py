@@ -13,6 +13,7 @@ from usher_operator.names import ACTIVE, POD_ID_GATE, REVISION_LABEL, STATE_LABE
 from usher_operator.plan.diagnosis import is_stuck, why_not_ready
 from usher_operator.plan.scale_down import is_draining
 from usher_operator.plan.secret_refs import secrets_fault
+from usher_operator.pods_aside import with_aside
 from usher_operator.seen import Json, PodSeen, TransceiverPoolSeen
 
 MAX_TERMINATING = 32
@@ -22,12 +23,16 @@ MAX_NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The pods of a pool by what they do. `terminating`: deletion has begun, containers still run."""
+    """The pods of a pool by what they do.
+
+    `terminating`: deletion has begun, containers still run. `aside`: were taken out of the pool, and go on.
+    """
 
     active: tuple[PodSeen, ...]
     draining: tuple[PodSeen, ...]
     waiting: tuple[PodSeen, ...]
     terminating: tuple[PodSeen, ...]
+    aside: tuple[PodSeen, ...]
 
     @property
     def ready(self) -> int:
@@ -41,7 +46,7 @@ class Counts:
 
 def count(pods: Sequence[PodSeen]) -> Counts:
     """Sort pods by what they do."""
-    live = [pod for pod in pods if not pod.is_ending]
+    live = [pod for pod in pods if pod.is_live]
     return Counts(
         active=tuple(pod for pod in live if not is_draining(pod)),
         draining=tuple(pod for pod in live if is_draining(pod)),
@@ -49,6 +54,7 @@ def count(pods: Sequence[PodSeen]) -> Counts:
         terminating=tuple(
             pod for pod in pods if pod.deleted_at is not None and pod.phase not in ("Succeeded", "Failed")
         ),
+        aside=tuple(pod for pod in pods if pod.is_aside),
     )
 
 
@@ -93,7 +99,8 @@ def pod_verdicts(facts: Facts) -> list[Verdict]:
     else:
         reason, message = _lack(facts, trouble)
         available = Verdict("Available", "False", reason, message)
-    return [available, _progressing(facts, trouble), _ready(facts, trouble)]
+    progressing = with_aside(_progressing(facts, trouble), counts.aside)
+    return [available, progressing, _ready(facts, trouble)]
 
 
 def _progressing(facts: Facts, trouble: tuple[str, str] | None) -> Verdict:
