@@ -23,6 +23,7 @@ from usher_operator.api.transceiver_pool import TransceiverPool
 from usher_operator.identity.lease import read_leases
 from usher_operator.keys import secrets
 from usher_operator.kube import HttpKubeApi, KubeApi, UnavailableError, load_configuration, reference
+from usher_operator.observe import pod_seen
 
 log = structlog.get_logger()
 
@@ -115,7 +116,13 @@ class Uninstaller:
         await self._until_gone(self._own_namespace, names.selector_of(found["spec"]["selector"]["matchLabels"]))
 
     async def _until_gone(self, namespace: str, selector: str) -> None:
-        while pods := await self._list("v1", "Pod", namespace, selector):
+        """Wait for pods that something ends; one that a person has taken out of its ReplicaSet stays, and is named."""
+        while found := [pod_seen(body) for body in await self._list("v1", "Pod", namespace, selector)]:
+            pods = [pod for pod in found if pod.has_controller]
+            if not pods:
+                left = ", ".join(sorted(pod.name for pod in found))
+                log.warning("nobody ends these pods; delete them", namespace=namespace, pods=left)
+                return
             log.info("waiting for the last pods", namespace=namespace, pods=len(pods))
             await asyncio.sleep(self._pause)
 

@@ -52,8 +52,12 @@ def secret(server: KubeFake, namespace: str, made_by: str, name: str = "usher-ke
     server.create({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {}})
 
 
-def pod(server: KubeFake, name: str, **labels: str) -> None:
-    metadata = {"name": name, "namespace": HOME, "labels": labels}
+def pod(
+    server: KubeFake, name: str, labels: dict[str, str] | None = None, namespace: str = HOME, *, owned: bool = True
+) -> None:
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "rs", "uid": "uid-of-rs", "controller": True}
+    owners = {"ownerReferences": [owner]} if owned else {}
+    metadata = {"name": name, "namespace": namespace, "labels": labels or {}, **owners}
     server.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {}})
 
 
@@ -87,7 +91,7 @@ async def test_relays_wait_for_the_last_call_and_the_operator_for_the_relays(ser
     for kind in ("TransceiverPool", "RelayPool"):
         pool(server, kind, "voice")
     lease(server, "usher-cluster-7", "voice/pool")
-    pod(server, "operator-1", **LABELS)
+    pod(server, "operator-1", LABELS)
     pod(server, "usher-test")
     task = uninstalling(server)
 
@@ -102,6 +106,23 @@ async def test_relays_wait_for_the_last_call_and_the_operator_for_the_relays(ser
     server.remove("Pod", HOME, "operator-1", force=True)
     await asyncio.wait_for(task, 10)
     assert left(server) == []
+
+
+async def test_a_pod_that_somebody_took_out_of_its_replica_set_is_waited_for_no_longer_than_its_pool(
+    server: KubeFake,
+) -> None:
+    pool(server, "TransceiverPool", "voice")
+    label = {names.MANAGED_BY_LABEL: names.MANAGED_BY}
+    pod(server, "aside", label, "voice", owned=False)
+    pod(server, "ends", label, "voice")
+    task = uninstalling(server)
+    await server.until(lambda: is_ending(server, "TransceiverPool", "voice"), "transceivers are told to end")
+    drained(server, "TransceiverPool", "voice")
+    await asyncio.sleep(0.1)
+    assert server.get("Deployment", HOME, OPERATOR), "the other pod still ends"
+    server.remove("Pod", "voice", "ends", force=True)
+    await asyncio.wait_for(task, 10)
+    assert [name for resource, name in left(server) if resource.startswith("pods")] == ["aside"]
 
 
 async def test_pools_and_leases_of_other_namespaces_stay(server: KubeFake) -> None:
