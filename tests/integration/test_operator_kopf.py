@@ -1,149 +1,21 @@
 """The operator with kopf in this process, against a fake API server: from a pool to ready pods, and back."""
 
 import asyncio
-import contextlib
 import json
-import threading
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
 import pytest
-from kubernetes.aio.client import Configuration
 
-from tests.kube_fake import KubeFake
-from tests.kube_workloads import Workloads
-from usher_core.internal_api import Load
+from tests.operator_rig import NAMESPACE, Rig, operator_rig
 from usher_operator import resends
-from usher_operator.loads import PodClient
-from usher_operator.main import Worker
-from usher_operator.metrics import OperatorMetrics
-from usher_operator.names import FINALIZER, POD_ID_LABEL
-from usher_operator.settings import OperatorSettings
-
-NAMESPACE = "voice"
-
-
-@dataclass
-class Transceivers:
-    """What the pods answer over HTTP."""
-
-    sessions: dict[str, int] = field(default_factory=dict)
-    draining: set[str] = field(default_factory=set)
-    asked: list[str] = field(default_factory=list)
-    silent: set[str] = field(default_factory=set)
-    flows: list[str] = field(default_factory=list)
-    hangs_at: str | None = None
-    """Part of the paths that are never answered."""
-
-    async def answer(self, request: httpx.Request) -> httpx.Response:
-        host, path = request.url.host, request.url.path
-        self.asked.append(f"{request.method} {path}")
-        if self.hangs_at is not None and self.hangs_at in path:
-            await asyncio.Event().wait()
-        if host in self.silent:
-            raise httpx.ConnectError("no answer")
-        if path.endswith("/keys"):
-            return httpx.Response(200, json={"keys": []})
-        if path == "/flows":
-            return httpx.Response(200, json={"flows": self.flows})
-        if path.endswith("/drain"):
-            self.draining.add(host)
-        if path.endswith("/undrain"):
-            self.draining.discard(host)
-        draining = host in self.draining
-        load = Load(sessions=self.sessions.get(host, 0), max_sessions=50, draining=draining, accepts=not draining)
-        return httpx.Response(200, content=load.model_dump_json())
-
-
-@dataclass
-class Rig:
-    api: KubeFake
-    transceivers: Transceivers
-    workloads: Workloads
-    settings: OperatorSettings
-    metrics: OperatorMetrics = field(default_factory=OperatorMetrics)
-    may_write: bool = True
-
-    @contextlib.asynccontextmanager
-    async def operator(self) -> AsyncIterator[None]:
-        """Run an operator in a thread, so that kopf has a loop of its own."""
-        end = threading.Event()
-
-        async def work() -> None:
-            stop = asyncio.Event()
-            ending = asyncio.create_task(self._set_when(end, stop))
-            configuration = Configuration()
-            configuration.host = self.api.url
-            client = PodClient(httpx.MockTransport(self.transceivers.answer))
-            await Worker(self.settings, configuration, self.metrics, lambda: self.may_write, client).run(stop)
-            await ending
-
-        running = asyncio.create_task(asyncio.to_thread(asyncio.run, work()))
-        try:
-            yield
-        finally:
-            end.set()
-            await asyncio.wait_for(running, 20)
-
-    @staticmethod
-    async def _set_when(told: threading.Event, event: asyncio.Event) -> None:
-        await asyncio.to_thread(told.wait)
-        event.set()
-
-    def pool(self, name: str = "p", **spec: Any) -> None:
-        self.api.create(
-            {
-                "apiVersion": "usher.fleet/v1alpha1",
-                "kind": "TransceiverPool",
-                "metadata": {"name": name, "namespace": NAMESPACE},
-                "spec": {"replicas": 3, **spec},
-            }
-        )
-
-    def relay_pool(self, name: str = "r", **spec: Any) -> None:
-        self.api.create(
-            {
-                "apiVersion": "usher.fleet/v1alpha1",
-                "kind": "RelayPool",
-                "metadata": {"name": name, "namespace": NAMESPACE},
-                "spec": {"replicas": 2, **spec},
-            }
-        )
-
-    def scale(self, replicas: int) -> None:
-        self.api.change("TransceiverPool", NAMESPACE, "p", lambda body: body["spec"].update(replicas=replicas))
-
-    def condition(
-        self, type_: str, name: str = "p", kind: str = "TransceiverPool", namespace: str = NAMESPACE
-    ) -> tuple[str, str]:
-        pool = self.api.get(kind, namespace, name) or {}
-        for condition in pool.get("status", {}).get("conditions", ()):
-            if condition["type"] == type_:
-                return condition["status"], condition["reason"]
-        return "", ""
-
-    def status(self) -> Any:
-        return (self.api.get("TransceiverPool", NAMESPACE, "p") or {}).get("status", {})
-
-    def ids(self) -> list[int]:
-        labels = [pod["metadata"]["labels"].get(POD_ID_LABEL) for pod in self.api.all("Pod", NAMESPACE)]
-        return sorted(int(label) for label in labels if label)
-
-    async def ready(self, name: str = "p", within: float = 10.0) -> None:
-        await self.api.until(lambda: self.condition("Ready", name)[0] == "True", f"{name} is Ready", within)
+from usher_operator.names import FINALIZER
 
 
 @pytest.fixture
 async def rig() -> AsyncIterator[Rig]:
-    async with KubeFake() as api:
-        for namespace in (NAMESPACE, "usher"):
-            api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
-        settings = OperatorSettings(
-            namespaces=(NAMESPACE,), own_namespace="usher", relay_image="relay:1", transceiver_image="transceiver:1"
-        )
-        yield Rig(api, Transceivers(), Workloads(api), settings)
+    async with operator_rig() as made:
+        yield made
 
 
 async def test_a_pool_becomes_ready_pods_with_ids_of_their_own(rig):
@@ -527,76 +399,3 @@ async def test_pods_that_waited_while_no_operator_ran_start_within_two_seconds(r
     async with rig.operator():
         await rig.api.until(lambda: len(set(rig.ids())) == 6, "all have ids")
         assert asyncio.get_running_loop().time() - began < 2
-
-
-async def test_secrets_that_only_the_operator_may_not_read_stop_no_pod(rig):
-    for name in ("my-keys", "my-token"):
-        rig.api.create({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": NAMESPACE}})
-        rig.api.fail(403, verb="get", resource="secrets", name=name, times=1_000_000)
-    async with rig.operator():
-        rig.pool(keys={"secretRef": {"name": "my-keys"}}, internalTokenSecretRef={"name": "my-token"})
-        rig.relay_pool(keys={"secretRef": {"name": "my-keys"}})
-        forbidden = ("False", "SecretForbidden")
-        await rig.api.until(lambda: rig.condition("KeysReady") == forbidden, "the pool says which right is missing")
-        await rig.api.until(lambda: len(rig.ids()) == 3, "its pods get ids all the same")
-        relay = ("r", "RelayPool")
-        await rig.api.until(lambda: rig.condition("KeysReady", *relay) == forbidden, "so does the RelayPool")
-        await rig.api.until(lambda: rig.condition("Available", *relay)[0] == "True", "whose relays run")
-
-
-async def test_ids_wait_for_no_answer_of_a_pod(rig, monkeypatch):
-    async with rig.operator():
-        rig.pool()
-        await rig.ready()
-    for limit in ("usher_operator.loads.REQUEST_S", "usher_operator.loads.Loads.LOOK_S"):
-        monkeypatch.setattr(limit, 60.0)
-    rig.transceivers.hangs_at = "/"
-    rig.api.change("Deployment", NAMESPACE, "p-transceiver", lambda body: body["spec"].update(replicas=6))
-    await rig.api.until(lambda: len(rig.api.all("Pod")) == 6, "three more pods wait")
-    rig.scale(6)
-    async with rig.operator():
-        await rig.api.until(lambda: len(set(rig.ids())) == 6, "all have ids")
-
-
-async def test_a_look_at_keys_that_fails_by_a_fault_of_ours_keeps_the_pool_from_nothing_else(rig, monkeypatch):
-    async with rig.operator():
-        rig.pool()
-        await rig.ready()
-
-    async def fails(*_: object) -> None:
-        raise ValueError("not thought of")
-
-    monkeypatch.setattr("usher_operator.keys_keeper.KeysKeeper.current", fails)
-    async with rig.operator():
-        rig.scale(5)
-        await rig.api.until(lambda: len(rig.api.all("Pod")) == 5, "there are two more")
-        await rig.api.until(lambda: "not thought of" in str(rig.status()), "it is told")
-
-
-@pytest.mark.parametrize("number", [70_000, 0, -1, 2**40])
-async def test_a_cluster_id_written_into_a_status_by_hand_that_can_be_none_of_ours_harms_nobody(rig, number):
-    async with rig.operator():
-        rig.pool()
-        rig.pool("q", replicas=1)
-        await rig.ready()
-        before = rig.status()["clusterID"]
-        rig.api.change("TransceiverPool", NAMESPACE, "p", lambda body: body["status"].update(clusterID=number))
-        rig.scale(4)
-        await rig.api.until(lambda: len(rig.ids()) == 5, "the pool goes on")
-        await rig.api.until(lambda: rig.status()["clusterID"] == before, "its id is the one that its Lease names")
-        await rig.ready("q")
-
-
-async def test_a_slow_look_at_keys_keeps_the_pool_from_nothing_else(rig, monkeypatch):
-    async with rig.operator():
-        rig.pool()
-        await rig.ready()
-    monkeypatch.setattr("usher_operator.loads.REQUEST_S", 60.0)
-    rig.transceivers.hangs_at = "/keys"
-    async with rig.operator():
-        rig.scale(5)
-        await rig.ready()
-        await rig.api.until(lambda: len(set(rig.ids())) == 5, "there are two more")
-        rig.scale(2)
-        await rig.api.until(lambda: len(rig.api.all("Pod")) == 2, "three are gone")
-        assert rig.condition("KeysReady")[0] == "True"
