@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 
+from usher_cli.help_flags import HELP_FLAGS
 from usher_core.errors import LocalError, RemoteError
 
 STATUS_OF_INTERRUPT = 130
@@ -159,7 +160,7 @@ def _program_command(name: str, program: _Program) -> click.Command:
     )
 
 
-@click.command(cls=_LazyGroup, no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=_LazyGroup, no_args_is_help=False, context_settings=HELP_FLAGS)
 @click.version_option(package_name="usher", prog_name="usher")
 def usher() -> None:
     """usher: WebRTC for voice AI, on one public UDP port.

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from usher_cli.help_flags import HELP_FLAGS
 from usher_cli.key_files import write_key_files
 from usher_cli.keys_rotate import rotate
 from usher_core.decimals import read_decimal
@@ -17,7 +18,7 @@ from usher_core.keys import KeyFile, parse_key_file
 from usher_signaling.api_keys import hashed_line, new_api_key
 
 
-@click.group(no_args_is_help=False)
+@click.group(no_args_is_help=False, context_settings=HELP_FLAGS)
 def keys() -> None:
     """Make and look at key files."""
 

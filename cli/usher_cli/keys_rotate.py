@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from usher_cli.help_flags import HELP_FLAGS
 from usher_core.errors import LocalError
 
 if TYPE_CHECKING:
     from kubernetes.aio.client import Configuration
 
 
-@click.command()
+@click.command(context_settings=HELP_FLAGS)
 @click.option("--namespace", "-n", required=True, help="Namespace of the pools whose keys shall be new.")
 def rotate(namespace: str) -> None:
     """Ask the operator for new keys. Calls go on: old keys are kept until the last call that used them has ended.

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import click
 
+from usher_cli.help_flags import HELP_FLAGS
 from usher_cli.interruptible import run_interruptible
 from usher_cli.output_file import check_output_file
 from usher_core.errors import LocalError
@@ -46,7 +47,7 @@ def _read_address(_ctx: click.Context, _param: click.Parameter, value: str | Non
     return host, port
 
 
-@click.command()
+@click.command(context_settings=HELP_FLAGS)
 @click.argument("url")
 @click.option("--api-key", envvar="USHER_API_KEY", help="Key of the server; better given as USHER_API_KEY.")
 @click.option(
