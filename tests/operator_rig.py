@@ -90,24 +90,14 @@ class Rig:
         event.set()
 
     def pool(self, name: str = "p", **spec: Any) -> None:
-        self.api.create(
-            {
-                "apiVersion": "usher.fleet/v1alpha1",
-                "kind": "TransceiverPool",
-                "metadata": {"name": name, "namespace": NAMESPACE},
-                "spec": {"replicas": 3, **spec},
-            }
-        )
+        self._create("TransceiverPool", name, {"replicas": 3, **spec})
 
     def relay_pool(self, name: str = "r", **spec: Any) -> None:
-        self.api.create(
-            {
-                "apiVersion": "usher.fleet/v1alpha1",
-                "kind": "RelayPool",
-                "metadata": {"name": name, "namespace": NAMESPACE},
-                "spec": {"replicas": 2, **spec},
-            }
-        )
+        self._create("RelayPool", name, {"replicas": 2, **spec})
+
+    def _create(self, kind: str, name: str, spec: dict[str, Any]) -> None:
+        metadata = {"name": name, "namespace": NAMESPACE}
+        self.api.create({"apiVersion": "usher.fleet/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec})
 
     def scale(self, replicas: int) -> None:
         self.api.change("TransceiverPool", NAMESPACE, "p", lambda body: body["spec"].update(replicas=replicas))

@@ -77,12 +77,10 @@ def read_key_file(path: Path) -> KeyFile:
 
 def _cluster_ids(texts: str) -> tuple[int, ...]:
     ids = []
-    for part in texts.split(","):
-        number = read_decimal(part.strip(), MAX_CLUSTER, 1)
+    for text in map(str.strip, texts.split(",")):
+        number = read_decimal(text, MAX_CLUSTER, 1)
         if number is None:
-            raise LocalError(
-                f"--cluster: {part.strip()!r} is no cluster id", f"one is a number within 1..{MAX_CLUSTER}"
-            )
+            raise LocalError(f"--cluster: {text!r} is no cluster id", f"one is a number within 1..{MAX_CLUSTER}")
         ids.append(number)
     return tuple(dict.fromkeys(ids))
 

@@ -9,6 +9,8 @@ from typing import Any, Literal
 from usher_operator.api.common import Condition
 from usher_operator.times import timestamp
 
+MAX_NAMED = 5
+
 Status = Literal["True", "False", "Unknown"]
 
 
@@ -63,10 +65,10 @@ def with_verdict(
     return [*others, *merge([verdict], previous, generation, now)]
 
 
-def some(names: Sequence[str], most: int) -> str:
-    """Return names for a message, at most so many of them."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+def some(names: Sequence[str]) -> str:
+    """Return names for a message, at most MAX_NAMED of them."""
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + more
 
 
 def sentence(text: str) -> str:

@@ -14,9 +14,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from usher_core.decimals import read_decimal
 from usher_core.errors import LocalError
-from usher_core.ids import MAX_POD
 from usher_core.internal_api import parse_token
 from usher_operator import names
 from usher_operator.actions import Reference
@@ -29,7 +27,7 @@ from usher_operator.plan.children import is_owned, key_of
 from usher_operator.render import relay, transceiver
 from usher_operator.render.pod import child_name
 from usher_operator.resends import Resends
-from usher_operator.seen import NodeSeen, PodSeen, RelayPoolSeen, TransceiverPoolSeen
+from usher_operator.seen import NodeSeen, PodSeen, RelayPoolSeen, TransceiverPoolSeen, pod_ids
 from usher_operator.times import unix
 
 log = structlog.get_logger()
@@ -107,12 +105,6 @@ def _own_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
     """Return the annotations that we write; others may be large, and there are many pods."""
     ours = (names.DELETION_COST_ANNOTATION, names.AUTOSCALER_SAFE_ANNOTATION, names.KARPENTER_ANNOTATION)
     return {key: value for key, value in annotations.items() if key in ours or key.startswith(names.GROUP + "/")}
-
-
-def cluster_pod_ids(pods: Iterable[PodSeen]) -> tuple[int, ...]:
-    """Return the pod ids on the labels of pods; what is no number is no id of ours."""
-    numbers = (read_decimal(pod.labels.get(names.POD_ID_LABEL, ""), MAX_POD) for pod in pods)
-    return tuple(number for number in numbers if number is not None)
 
 
 def is_deleting(pool: Pool) -> bool:
@@ -195,7 +187,7 @@ class Observer:
         )
         return TransceiverPoolSeen(
             pods=pods,
-            cluster_pod_ids=cluster_pod_ids(self._pods.of_cluster(str(cluster))),
+            cluster_pod_ids=pod_ids(self._pods.of_cluster(str(cluster))),
             loads={} if token is None else await self._loads.look(pods, pool.spec.media.http_port, token, urgent),
             deployment=deployment,
             children=_by_key(others),

@@ -13,8 +13,6 @@ from usher_operator.actions import Tell
 from usher_operator.conditions import Verdict, some
 from usher_operator.seen import PodSeen
 
-MAX_NAMED = 5
-
 
 def with_aside(verdict: Verdict, aside: Sequence[PodSeen]) -> Verdict:
     """Return a verdict that names these pods as well."""
@@ -35,4 +33,4 @@ def tell_left(aside: Sequence[PodSeen]) -> tuple[Tell, ...]:
 
 
 def _names(pods: Sequence[PodSeen]) -> str:
-    return some([pod.name for pod in pods], MAX_NAMED)
+    return some([pod.name for pod in pods])

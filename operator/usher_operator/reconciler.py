@@ -347,9 +347,10 @@ class Reconciler:
         except (ConflictError, NotLeaderError, UnauthorizedError, UnavailableError):
             raise
         except Exception as error:
-            if not isinstance(error, KubeError):
+            reason = error.reason if isinstance(error, KubeError) else "internal"
+            if reason == "internal":
                 log.exception("a look at keys failed; this is a fault of usher", namespace=subject.target.namespace)
-            self._metrics.errors.labels(error.reason if isinstance(error, KubeError) else "internal").inc()
+            self._metrics.errors.labels(reason).inc()
             return KeysPlan((), (), fault=f"the operator can't look after the keys: {error}"[:1000])
 
     async def _failed(self, key: PoolKey, state: _State, reason: str, error: Exception) -> Look:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from usher_core.ids import join_host_port
+from usher_core.decimals import read_decimal
+from usher_core.ids import MAX_POD, join_host_port
 from usher_core.internal_api import Load
+from usher_operator.names import POD_ID_LABEL
 
 Json = Mapping[str, Any]
 
@@ -63,6 +65,12 @@ class PodSeen:
     def base_url(self, port: int) -> str:
         """Return the base URL of its HTTP port."""
         return f"http://{join_host_port(self.ip, port)}"
+
+
+def pod_ids(pods: Iterable[PodSeen]) -> tuple[int, ...]:
+    """Return the pod ids on the labels of pods; what is no number is no id of ours."""
+    numbers = (read_decimal(pod.labels.get(POD_ID_LABEL, ""), MAX_POD) for pod in pods)
+    return tuple(number for number in numbers if number is not None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ import pytest
 from usher_core.internal_api import Load
 from usher_operator.api.relay_pool import RelayPool
 from usher_operator.loads import Loads, PodClient
-from usher_operator.observe import Resolver, cluster_pod_ids, host_names, node_seen, pod_seen
-from usher_operator.seen import PodSeen
+from usher_operator.observe import Resolver, host_names, node_seen, pod_seen
+from usher_operator.seen import PodSeen, pod_ids
 
 
 def pod(uid: str = "u", phase: str = "Running", **more) -> PodSeen:
@@ -50,7 +50,7 @@ def test_a_pod_that_the_api_server_has_just_made_is_seen():
 
 @pytest.mark.parametrize("label", ["", "abc", "-1", "1" * 11, "٣"])
 def test_a_label_that_is_no_pod_id_counts_for_nothing(label):
-    assert cluster_pod_ids([pod(labels={"usher.fleet/pod-id": label})]) == ()
+    assert pod_ids([pod(labels={"usher.fleet/pod-id": label})]) == ()
 
 
 def test_a_node_is_known_by_its_external_addresses_or_else_its_internal_ones():

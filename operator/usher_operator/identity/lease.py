@@ -36,7 +36,7 @@ def read_leases(manifests: Iterable[Json]) -> dict[int, ClusterLease]:
     leases = {}
     for manifest in manifests:
         digits = manifest["metadata"]["name"].removeprefix(_PREFIX)
-        cluster = read_decimal(digits, MAX_CLUSTER) or 0
+        cluster = read_decimal(digits, MAX_CLUSTER, 1)
         if cluster and manifest["metadata"]["name"] == lease_name(cluster):
             annotations = manifest["metadata"].get("annotations") or {}
             last = read_decimal(annotations.get(LAST_POD_ID_ANNOTATION, ""), MAX_POD) or 0

@@ -28,7 +28,7 @@ from usher_operator.names import (
     POD_ID_GATE,
     POD_ID_LABEL,
 )
-from usher_operator.plan.json_pointer import escape, is_comparable
+from usher_operator.plan.json_patch import escape, unchanged
 from usher_operator.seen import PodSeen
 
 EPOCH = 1_735_689_600
@@ -112,13 +112,9 @@ def _note(pool: TransceiverPool, last: int) -> JsonPatch:
     path = f"/metadata/annotations/{escape(LAST_POD_ID_ANNOTATION)}"
     operations: list[dict[str, Any]] = [{"op": "test", "path": "/metadata/uid", "value": pool.metadata.uid}]
     noted = pool.metadata.annotations.get(LAST_POD_ID_ANNOTATION)
-    if noted is not None and is_comparable(noted):
-        operations.append({"op": "test", "path": path, "value": noted})
-    else:
-        version = pool.metadata.resource_version
-        operations.append({"op": "test", "path": "/metadata/resourceVersion", "value": version})
-        if not pool.metadata.annotations:
-            operations.append({"op": "add", "path": "/metadata/annotations", "value": {}})
+    operations.append(unchanged(path, noted, pool.metadata.resource_version))
+    if not pool.metadata.annotations:
+        operations.append({"op": "add", "path": "/metadata/annotations", "value": {}})
     operations.append({"op": "add", "path": path, "value": str(last)})
     target = Reference(API_VERSION, pool.kind, pool.metadata.namespace, pool.metadata.name)
     return JsonPatch(target, tuple(operations))

@@ -46,8 +46,6 @@ LOOK_AGAIN_S = 5.0
 """Until the next look while something is on its way that no watch brings, such as an address."""
 LATECOMERS_S = 10.0
 """Clients that were told the addresses just before the deletion have their first flow by then."""
-NAMED = 5
-"""Pools that a message names."""
 _HOST_PORTS_ADMITTED = ("", "privileged")
 """Levels of Pod Security that admit pods with host ports; "" is a namespace without a level."""
 
@@ -207,7 +205,7 @@ def _mixed_keys(pool: RelayPool, seen: RelayPoolSeen) -> Verdict | None:
     if not others:
         return None
     text = (
-        f"These relays have the keys of Secret {own}, and the transceivers of {some(others, NAMED)} have keys of "
+        f"These relays have the keys of Secret {own}, and the transceivers of {some(others)} have keys of "
         "another source: set spec.keys.secretRef of all pools of the namespace, or of none."
     )
     return Verdict("KeysReady", "False", "MixedKeys", text)

@@ -21,7 +21,7 @@ from usher_core.decimals import read_decimal
 from usher_core.internal_api import Load
 from usher_operator.actions import Action, JsonPatch, Reference, SetDrain
 from usher_operator.names import ACTIVE, DELETION_COST_ANNOTATION, DRAINING, GROUP, ROUND_ANNOTATION, STATE_LABEL
-from usher_operator.plan.json_pointer import escape, is_comparable
+from usher_operator.plan.json_patch import escape, unchanged
 from usher_operator.seen import Json, PodSeen
 
 DRAINING_SINCE_ANNOTATION = f"{GROUP}/draining-since"
@@ -235,10 +235,8 @@ def _guards(pod: PodSeen) -> list[dict[str, Any]]:
     guards = []
     if state is not None:
         guards.append({"op": "test", "path": f"/metadata/labels/{escape(STATE_LABEL)}", "value": state})
-    if mark is not None and is_comparable(mark):
-        guards.append({"op": "test", "path": f"/metadata/annotations/{escape(ROUND_ANNOTATION)}", "value": mark})
-    elif mark is not None or is_draining(pod):
-        guards.append({"op": "test", "path": "/metadata/resourceVersion", "value": pod.resource_version})
+    if mark is not None or is_draining(pod):
+        guards.append(unchanged(f"/metadata/annotations/{escape(ROUND_ANNOTATION)}", mark, pod.resource_version))
     return guards
 
 

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from usher_core.decimals import read_decimal
-from usher_core.ids import MAX_POD
 from usher_operator.actions import Action, Apply, Delete, JsonPatch, Plan, Reference, SetDrain
 from usher_operator.api.common import seconds
 from usher_operator.api.transceiver_pool import TransceiverPool
@@ -15,7 +13,7 @@ from usher_operator.conditions import Verdict
 from usher_operator.identity.cluster_ids import Claim, claim_cluster_id
 from usher_operator.identity.lease import read_leases
 from usher_operator.identity.pod_ids import Grants, grant, identity_actions, is_waiting, last_given
-from usher_operator.names import CLUSTER_ID_LABEL, POD_ID_LABEL, REVISION_LABEL, ROUND_ANNOTATION, TRANSCEIVER
+from usher_operator.names import CLUSTER_ID_LABEL, REVISION_LABEL, ROUND_ANNOTATION, TRANSCEIVER
 from usher_operator.plan import secret_refs
 from usher_operator.plan.children import is_ours, key_of, name_taken
 from usher_operator.plan.defaults import Defaults
@@ -36,7 +34,7 @@ from usher_operator.pods_aside import tell_left
 from usher_operator.render.pod import child_name
 from usher_operator.render.revision import is_current
 from usher_operator.render.transceiver import END_MARGIN_S, image_of, transceiver_children, transceiver_deployment
-from usher_operator.seen import Json, PodSeen, TransceiverPoolSeen
+from usher_operator.seen import Json, PodSeen, TransceiverPoolSeen, pod_ids
 from usher_operator.times import unix
 
 _SOON_S = 1.0
@@ -222,11 +220,7 @@ def _grants(
         return Grants((), last, left=0, exhausted=0)
     cluster = claim.cluster
     waiting = [pod for pod in chosen.staying if is_waiting(pod, cluster)]
-    own = (
-        read_decimal(pod.labels.get(POD_ID_LABEL, ""), MAX_POD) or 0
-        for pod in seen.pods
-        if pod.labels.get(CLUSTER_ID_LABEL) == str(cluster)
-    )
+    own = pod_ids(pod for pod in seen.pods if pod.labels.get(CLUSTER_ID_LABEL) == str(cluster))
     return grant(waiting, last, (*seen.cluster_pod_ids, *own), now)
 
 

@@ -17,8 +17,6 @@ from usher_operator.pods_aside import with_aside
 from usher_operator.seen import Json, PodSeen, TransceiverPoolSeen
 
 MAX_TERMINATING = 32
-MAX_NAMED = 5
-"""Pods that a message names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +114,7 @@ def _progressing(facts: Facts, trouble: tuple[str, str] | None) -> Verdict:
     if facts.leaving:
         text = f"{facts.leaving} transceivers drain until {facts.wanted} are left."
         if facts.silent:
-            text += f" {some(facts.silent, MAX_NAMED)} did not answer: does a NetworkPolicy block the operator?"
+            text += f" {some(facts.silent)} did not answer: does a NetworkPolicy block the operator?"
         return Verdict(kind, "True", "ScalingDown", text)
     if is_stuck(facts.deployment):
         text = trouble[1] if trouble else "The Deployment makes no progress."

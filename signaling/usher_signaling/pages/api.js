@@ -95,11 +95,11 @@ export function openSideBand(callId, key) {
   return new WebSocket(url, ["realtime", ...(key ? [`openai-insecure-api-key.${key}`] : [])]);
 }
 
-/** What the server tells about the call, or null: it is information only, a call goes on without it. `state` is "gone" where its transceiver is. */
+/** What the server tells about the call, or null: it is information only, a call goes on without it. With its transceiver a call has ended, too. */
 export async function describeCall(url, key) {
   try {
     const response = await fetch(url, { headers: authorization(key), cache: "no-store", signal: AbortSignal.timeout(TOLD_WITHIN_MS) });
-    if (response.status === 410) return { state: "gone" };
+    if (response.status === 410) return { state: "ended", end_reason: "gone" };
     return response.ok ? await response.json() : null;
   } catch {
     return null;

@@ -190,11 +190,10 @@ export class Call extends EventTarget {
     if (this.microphone) stop(this.microphone);
     // From here packets that stay away look the same whatever has happened there.
     const told = this.url && (problem || byServer) ? await describeCall(this.url, this.#key) : null;
-    const gone = told?.state === "gone";
-    const over = byServer || gone || told?.state === "ended";
+    const over = byServer || told?.state === "ended";
     const reason = (over && told?.end_reason) || null;
     if (reason === "backend_failed") problem = new Problem("backend-failed", `backend ${told.backend}: ${reason}`);
-    if (gone) problem = new Problem("gone", problem?.detail);
+    if (reason === "gone") problem = new Problem("gone", problem?.detail);
     this.#tell("ended", { problem, byServer, reason });
     // Before the goodbye over DTLS: after it the server would not know the call any more.
     if (this.url && !over) await hangUp(this.url, this.#key);

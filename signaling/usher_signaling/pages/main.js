@@ -146,7 +146,7 @@ class Visit {
     if (!this.#call.url) return;
     const told = await describeCall(this.#call.url, this.#key);
     if (!told) return;
-    if (told.state === "ended" || told.state === "gone") this.#call.endedByServer();
+    if (told.state === "ended") this.#call.endedByServer();
     const { path = {}, backend, timings } = told;
     if (path.relay && !this.#stats) view.showFact("relay", path.relay);
     const owner = [path.cluster !== undefined && `cluster ${path.cluster}`, seat(path.transceiver)].filter(Boolean);
