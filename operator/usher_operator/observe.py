@@ -98,7 +98,16 @@ def pod_seen(body: Mapping[str, Any]) -> PodSeen:
         waiting_reason=waiting.get("reason", ""),
         restarts=sum(int(container.get("restartCount", 0)) for container in containers),
         has_controller=any(owner.get("controller") for owner in metadata.get("ownerReferences") or ()),
+        is_up=_is_up(metadata.get("labels") or {}, containers),
     )
+
+
+def _is_up(labels: Mapping[str, str], containers: Iterable[Json]) -> bool:
+    """Return whether the main container runs and its startup probe has passed; True where that can't be told."""
+    main = next((each for each in containers if each.get("name") == labels.get(names.COMPONENT_LABEL)), None)
+    if main is None:
+        return True
+    return "running" in (main.get("state") or {}) and main.get("started") is not False
 
 
 def _own_annotations(annotations: Mapping[str, str]) -> dict[str, str]:

@@ -41,6 +41,8 @@ class PodSeen:
     restarts: int
     has_controller: bool = True
     """Whether something makes and ends it, as a ReplicaSet does. People take a pod out, to look at it in peace."""
+    is_up: bool = True
+    """Whether its program has started and not ended, by its kubelet's last word; True where that says nothing."""
 
     @property
     def is_live(self) -> bool:
@@ -61,6 +63,11 @@ class PodSeen:
     def can_answer(self) -> bool:
         """Whether there is a process, so that it can be asked; before that nothing can place a call on the pod."""
         return bool(self.ip) and self.phase in ("Running", "Unknown")
+
+    @property
+    def may_carry(self) -> bool:
+        """Whether it may have calls or flows: a program that crashed or never came up has none."""
+        return self.can_answer and self.is_up
 
     def base_url(self, port: int) -> str:
         """Return the base URL of its HTTP port."""

@@ -48,6 +48,27 @@ def test_a_pod_that_the_api_server_has_just_made_is_seen():
     assert (seen.phase, seen.ip, seen.ready) == ("Pending", "", False)
 
 
+@pytest.mark.parametrize(
+    ("state", "is_up"),
+    [
+        ({"state": {"running": {}}, "started": True}, True),
+        ({"state": {"running": {}}}, True),
+        ({"state": {"running": {}}, "started": False}, False),
+        ({"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "started": False}, False),
+        ({"state": {"terminated": {"exitCode": 1}}, "started": False}, False),
+        ({}, False),
+    ],
+)
+def test_a_program_is_up_once_its_own_container_has_started(state, is_up):
+    metadata = {"name": "a", "namespace": "ns", "uid": "u", "resourceVersion": "1"}
+    labels = {"app.kubernetes.io/component": "transceiver"}
+    containers = [{"name": "a-mesh", "state": {"running": {}}, "started": True}, {"name": "transceiver", **state}]
+    body = {"metadata": {**metadata, "labels": labels, "creationTimestamp": "2026-01-01T00:00:00Z"}}
+    assert pod_seen({**body, "status": {"phase": "Running", "containerStatuses": containers}}).is_up == is_up
+    assert pod_seen({**body, "status": {"phase": "Running", "containerStatuses": containers[:1]}}).is_up
+    assert pod_seen({**body, "status": {"phase": "Running"}}).is_up
+
+
 @pytest.mark.parametrize("label", ["", "abc", "-1", "1" * 11, "٣"])
 def test_a_label_that_is_no_pod_id_counts_for_nothing(label):
     assert pod_ids([pod(labels={"usher.fleet/pod-id": label})]) == ()

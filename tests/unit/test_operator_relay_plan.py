@@ -123,6 +123,8 @@ def test_a_deleted_pool_without_a_running_relay_is_done_at_once() -> None:
     seen = running(relay_pool())
     stuck = tuple(replace(pod, phase="Pending", ready=False) for pod in seen.pods)
     assert plan(deleted(0), replace(seen, pods=stuck)).done
+    crashed = tuple(replace(pod, ready=False, is_up=False) for pod in seen.pods)
+    assert plan(deleted(0), replace(seen, pods=crashed)).done
     assert plan(deleted(0), NOTHING).done
 
 

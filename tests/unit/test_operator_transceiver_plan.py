@@ -152,6 +152,18 @@ def test_a_pod_that_does_not_answer_for_long_no_longer_blocks_the_scale_down() -
     assert "b did not answer" in condition(late, "Progressing")["message"]
 
 
+def test_a_program_that_has_crashed_or_never_came_up_keeps_nothing_from_shrinking() -> None:
+    pods = (make_pod("a", ready=False, is_up=False, waiting_reason="CrashLoopBackOff"), make_pod("b"))
+    plan = make_plan(pool_of(0), *pods, loads={"uid-of-b": make_load()})
+    assert labelled(plan) == {"a": "draining", "b": "draining"}
+    assert drained(plan) == {"b": True}
+    (shrink,) = patches(plan, "Deployment")
+    assert shrink.waits_for == ("b",)
+    assert value_set(shrink, "/spec/replicas") == 0
+    back_up = make_plan(pool_of(0), draining("a", ready=False), loads={})
+    assert drained(back_up) == {"a": True}
+
+
 def test_pods_that_answer_are_told_to_drain_before_silent_ones() -> None:
     pods = [make_pod(name) for name in "abcd"]
     loads = {f"uid-of-{name}": make_load() for name in "bd"}
@@ -418,11 +430,30 @@ class TestStatus:
         assert status["replicas"] == 3
         assert status["readyReplicas"] == 1
         assert status["updatedReplicas"] == 3
-        assert status["drainingReplicas"] == 1
+        assert status["drainingReplicas"] == 2
         assert status["waitingReplicas"] == 1
         assert status["terminating"] == [{"name": "e", "sessions": 15}]
         assert status["sessions"] == 40
         assert status["observedGeneration"] == 3
+
+    @pytest.mark.parametrize(
+        ("sessions", "changes", "shown"),
+        [
+            pytest.param(3, {}, 1, id="has calls"),
+            pytest.param(0, {}, 0, id="its last call is over"),
+            pytest.param(None, {}, 1, id="does not answer, so it may have some"),
+            pytest.param(None, {"is_up": False}, 0, id="crashed"),
+            pytest.param(None, {"phase": "Pending", "ip": ""}, 0, id="never started"),
+            pytest.param(3, {"phase": "Succeeded"}, 0, id="has ended"),
+        ],
+    )
+    def test_a_pod_that_ends_is_shown_as_draining_as_long_as_it_may_have_calls(
+        self, sessions: int | None, changes: dict[str, Any], shown: int
+    ) -> None:
+        loads = {} if sessions is None else {"uid-of-b": make_load(sessions, draining=True)}
+        ending = make_pod("b", **{"deleted_at": NOW, "ready": False, **changes})
+        status = make_plan(pool_of(1), make_pod("a"), ending, loads=loads).status
+        assert (status["replicas"], status["drainingReplicas"]) == (1, shown)
 
     def test_the_selector_finds_active_pods_only(self) -> None:
         selector = make_plan(pool_of(1), make_pod()).status["selector"]

@@ -169,7 +169,7 @@ class TransceiverPoolStatus(Model):
     updated_replicas: int = 0
     """Active transceivers of the newest template."""
     draining_replicas: int = 0
-    """Transceivers that take no new calls and wait for their last one."""
+    """Transceivers that take no new calls and wait for their last one, until they are gone."""
     waiting_replicas: int = 0
     """Pods that wait for a pod id."""
     sessions: int = 0

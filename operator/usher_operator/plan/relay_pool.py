@@ -95,13 +95,13 @@ def _is_drained(pool: RelayPool, seen: RelayPoolSeen, now: float) -> bool:
     age = now - unix(pool.metadata.deletion_timestamp or "")
     if age >= seconds(pool.spec.drain.grace_period):
         return True
-    is_settled = age >= LATECOMERS_S or not any(pod.can_answer for pod in seen.pods)
+    is_settled = age >= LATECOMERS_S or not any(pod.may_carry for pod in seen.pods)
     return is_settled and not _carrying(seen)
 
 
 def _carrying(seen: RelayPoolSeen) -> list[PodSeen]:
     """Return relays that may carry flows, those set aside too: the Service that leads to them goes with the pool."""
-    return [pod for pod in seen.pods if pod.can_answer and pod.uid not in seen.idle]
+    return [pod for pod in seen.pods if pod.may_carry and pod.uid not in seen.idle]
 
 
 def _applies(pool: RelayPool, seen: RelayPoolSeen, workload: Json) -> list[Action]:

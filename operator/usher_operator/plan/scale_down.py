@@ -110,7 +110,8 @@ def drain_actions(
     # Those that drain already come first: what is begun is ended.
     again = outdated[:BATCH]
     first = fresh[: BATCH - len(again)]
-    told = [pod for pod in (*begun, *first) if pod.can_answer]
+    # A program that does not run has no calls; once it does, the next look tells it.
+    told = [pod for pod in (*begun, *first) if pod.may_carry]
     # Those that answer come first: silent ones may use up the time that all drains have.
     told = sorted((pod for pod in told if not _drains(pod, loads)), key=lambda pod: pod.uid not in loads)
     late = {pod.name for pod in told if is_draining(pod) and now - _draining_since(pod, now) >= ANSWER_LIMIT_S}

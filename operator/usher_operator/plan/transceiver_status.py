@@ -170,7 +170,7 @@ def status(
         replicas=len(counts.active),
         ready_replicas=counts.ready,
         updated_replicas=counts.updated(facts.revision),
-        draining_replicas=len(counts.draining),
+        draining_replicas=len(counts.draining) + sum(_may_have_calls(pod, seen.loads) for pod in counts.terminating),
         waiting_replicas=len(counts.waiting),
         sessions=rounded_up(sum(load.sessions for load in seen.loads.values())),
         terminating=_terminating(counts.terminating, seen.loads),
@@ -192,6 +192,11 @@ def rounded_up(sessions: int) -> int:
     """Return sessions rounded up to a step of about a twentieth, so that a status is not written at every call."""
     step = max(1, 5 * 10 ** (len(str(sessions)) - 2))
     return -(-sessions // step) * step if sessions >= 10 else sessions
+
+
+def _may_have_calls(pod: PodSeen, loads: Mapping[str, Load]) -> bool:
+    load = loads.get(pod.uid)
+    return pod.may_carry if load is None else load.sessions > 0
 
 
 def _terminating(pods: Sequence[PodSeen], loads: Mapping[str, Load]) -> list[TerminatingPod]:
