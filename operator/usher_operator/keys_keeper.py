@@ -91,6 +91,15 @@ class KeysKeeper:
         since = [each.plan.waits_since for each in self._latest.values() if each.plan.waits_since is not None]
         return max(0.0, self._wall() - min(since)) if since else 0.0
 
+    def wishes(self) -> dict[str, str]:
+        """Return the wish for a rotation that the latest look at each namespace saw, "" for none."""
+        return {namespace: latest.plan.wish for namespace, latest in self._latest.items()}
+
+    def expire(self, namespace: str) -> None:
+        """Something about the keys of a namespace has changed: the next one that asks gets a new look."""
+        if latest := self._latest.get(namespace):
+            self._latest[namespace] = replace(latest, due=self._clock())
+
     async def current(self, subject: Subject, *, now: bool = False) -> KeysPlan:
         """Return the newest outcome for a namespace, after a look if one is due or wanted `now`. Raises KubeError.
 
@@ -104,7 +113,6 @@ class KeysKeeper:
             if latest is not None and not now and self._clock() < latest.due:
                 return latest.plan
             plan = await self._look(namespace, subject, is_live=now)
-            # However far the next step by time is: a wish for a rotation is an annotation, which nobody watches.
             wait = KEYS_EVERY_S if plan.look_again is None else min(max(plan.look_again, 1.0), KEYS_EVERY_S)
             wait = max(wait, POD_S * len(self._pods.of_namespace(namespace)))
             self._forget_old()
@@ -123,7 +131,7 @@ class KeysKeeper:
             outcome = await self._applier.carry_out(plan.actions, subject, "")
             if outcome.faults:
                 fault = outcome.faults[0].message
-                return KeysPlan((), plan.key_ids, fault, transceiver_keys=plan.transceiver_keys)
+                return KeysPlan((), plan.key_ids, fault, transceiver_keys=plan.transceiver_keys, wish=plan.wish)
             if plan.look_again != 0:
                 break
         return plan
@@ -131,7 +139,7 @@ class KeysKeeper:
     async def _plan_for(self, namespace: str, *, is_live: bool) -> KeysPlan:
         seen = await self._observe(namespace, self._listed if is_live else self._watched)
         plan = self._plan(seen, self._wall(), secrets.token_bytes(FRESH_BYTES))
-        return replace(plan, transceiver_keys=seen.transceiver_keys)
+        return replace(plan, transceiver_keys=seen.transceiver_keys, wish=seen.wish)
 
     async def _watched(self, namespace: str) -> list[PodSeen]:
         return list(self._pods.of_namespace(namespace))

@@ -45,6 +45,7 @@ from usher_operator.plan.relay_pool import plan_relay_pool
 from usher_operator.plan.transceiver_pool import plan_pod_ids, plan_transceiver_pool
 from usher_operator.reconciler import Reconciler
 from usher_operator.resends import Resends
+from usher_operator.rotation_wishes import RotationWishes
 from usher_operator.seen import RelayPoolSeen, TransceiverPoolSeen
 from usher_operator.settings import OperatorSettings
 from usher_shell.http_server import HttpServer
@@ -130,6 +131,9 @@ class Worker:
         self.reconciler = Reconciler(
             self._api, observer, applier, keys, PurePlans(defaults), metrics, monotonic, time.time
         )
+        # Its requests tell nothing of whether looks at pools go on.
+        self._wishes_api = HttpKubeApi(configuration, self._count)
+        self._wishes = RotationWishes(self._wishes_api, keys, self.reconciler.wake_namespace)
         metrics.keys_waiting_seconds.set_function(keys.longest_wait)
         metrics.watch_age.set_function(lambda: monotonic() - self._event_at)
 
@@ -138,6 +142,7 @@ class Worker:
 
         Kopf takes SIGINT and SIGTERM for itself; once `started` is set they can be taken back.
         """
+        hearing = asyncio.create_task(self._wishes.follow())
         try:
             if not await self._until_served(stop):
                 return
@@ -154,7 +159,10 @@ class Worker:
                 ready_flag=started,
             )
         finally:
+            hearing.cancel()
+            await asyncio.gather(hearing, return_exceptions=True)
             await self._client.close()
+            await self._wishes_api.close()
             await self._api.close()
 
     def stuck_for(self) -> float:

@@ -166,6 +166,12 @@ class Reconciler:
         if state := self._states.get(key):
             state.wake.set()
 
+    def wake_namespace(self, namespace: str) -> None:
+        """Something that all pools of a namespace share has changed."""
+        for key, state in self._states.items():
+            if key.namespace == namespace:
+                state.wake.set()
+
     def working_since(self) -> float | None:
         """Return when the oldest look under way began; None: none is."""
         return min((state.began for state in self._states.values() if state.began is not None), default=None)

@@ -201,6 +201,29 @@ async def test_what_somebody_changed_by_hand_is_set_right(rig, monkeypatch):
         await rig.api.until(lambda: rig.api.get(*role)["rules"] == rules, "the Role is right")
 
 
+async def test_a_wish_for_new_keys_is_in_condition_and_event_within_seconds(rig):
+    async with rig.operator():
+        rig.relay_pool()
+        rig.pool(replicas=1)
+        await rig.ready()
+        await rig.api.until(lambda: rig.condition("Available", "r", "RelayPool")[0] == "True", "relays are ready")
+        rig.api.change(
+            "Secret",
+            NAMESPACE,
+            "usher-keys",
+            lambda body: body["metadata"]["annotations"].update({"usher.fleet/rotate": "now"}),
+        )
+        for name, kind in (("p", "TransceiverPool"), ("r", "RelayPool")):
+            await rig.api.until(
+                lambda name=name, kind=kind: rig.condition("KeysReady", name, kind) == ("True", "Rotating"), name, 8
+            )
+        (given,) = [event["message"] for event in rig.api.all("Event") if event["reason"] == "KeyGiven"]
+        assert "a rotation begins, as was asked for" in given
+        conditions = rig.api.get("RelayPool", NAMESPACE, "r")["status"]["conditions"]
+        message = next(each["message"] for each in conditions if each["type"] == "KeysReady")
+        assert message.startswith("Rotation, step 1 of 2: key ")
+
+
 async def test_a_scale_up_and_down_loses_no_pod_with_calls(rig):
     async with rig.operator():
         rig.pool(replicas=2)

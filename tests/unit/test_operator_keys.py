@@ -148,8 +148,9 @@ def test_a_rotation_on_demand_gives_out_switches_and_removes_in_order(world: Wor
 def test_a_wish_is_heard_once_and_one_during_a_rotation_starts_another_one_after_it(world: World) -> None:
     world.demand("first")
     world.settle()
+    assert f"as was asked for: key {world.keys.generations[1].letter} goes to all programs" in world.told[-1].message
     world.demand("second")
-    world.settle()
+    assert "another rotation was asked for, and begins once step 1 of this one is done" in world.settle().note
     assert len(world.keys.generations) == 2
     world.rotate_through()
     assert len(world.keys.generations) == 3
@@ -167,6 +168,7 @@ def test_a_rotation_on_schedule(world: World) -> None:
     world.wait(1)
     world.settle()
     assert world.keys.given is not None
+    assert "since the key in use is old enough" in world.told[-1].message
 
 
 @pytest.mark.parametrize("kind", ["relay", "transceiver"])
@@ -177,7 +179,7 @@ def test_a_program_that_lags_blocks_the_switch_and_is_named(world: World, kind: 
     world.wait(LOOK_LAG_S)
     plan = world.settle()
     assert world.keys.given is not None
-    assert f"waiting for {kind}-2" in plan.note
+    assert f"rotation, step 1 of 2: key {world.keys.given.letter} is not in use yet: waiting for {kind}-2" in plan.note
     assert plan.waits_since == world.keys.given.since
     assert f"{kind}-1" not in plan.note
     assert plan.fault == ""
@@ -318,7 +320,7 @@ def test_an_old_key_stays_while_a_program_still_uses_it(world: World) -> None:
     world.wait(DAY)
     plan = world.settle()
     assert [each.gone_at for each in world.keys.old] == [None]
-    assert "is still in use" in plan.note
+    assert f"rotation, step 2 of 2: key {world.keys.old[0].letter} is still in use" in plan.note
     assert "transceiver-1" in plan.note
 
 

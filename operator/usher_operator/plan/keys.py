@@ -67,6 +67,12 @@ class KeysSeen:
     transceiver_keys: Mapping[str, str] = field(default_factory=dict)
     """The Secret with the keys of each TransceiverPool here that stays, by the pool's name."""
 
+    @property
+    def wish(self) -> str:
+        """The wish for a rotation that people left, heard or not; "" when there is none."""
+        stored = self.secrets.get(names.KEY_SET_SECRET)
+        return "" if stored is None else secrets.demand(stored)
+
 
 @dataclass(frozen=True, slots=True)
 class KeySettings:
@@ -93,6 +99,7 @@ class KeysPlan:
         look_again: seconds until the next look; 0 at once, None the usual time.
         waits_since: since when programs are waited for, Unix seconds; None when nobody is.
         transceiver_keys: as in KeysSeen, for the pools of relays.
+        wish: as in KeysSeen; another one is worth another look.
     """
 
     actions: tuple[Action, ...]
@@ -103,6 +110,7 @@ class KeysPlan:
     look_again: float | None = None
     waits_since: float | None = None
     transceiver_keys: Mapping[str, str] = field(default_factory=dict)
+    wish: str = ""
 
     def fault_for(self, cluster: int | None) -> str:
         """Return `keys_fault` of a TransceiverPool with that cluster id; its pods stay gated while it is not ""."""
@@ -186,7 +194,7 @@ class _Wait:
     def text(self, now: float) -> str:
         """Return it in words, with the pods' names."""
         if not self.blockers:
-            return f"{self.what} was handed out just now"
+            return f"{self.what} {self.how}: what was handed out just now is on its way"
         if now - self.since > BLOCKED_AFTER_S:
             minutes = BLOCKED_AFTER_S // 60
             return f"{self.what} {self.how}, blocked for more than {minutes} minutes by {pod_names(self.blockers)}"
@@ -217,7 +225,7 @@ class _Look:
             told = Tell("Normal", step.reason, step.message)
             return KeysPlan((*actions, write, told), lines, fault, served=served, look_again=0)
         waits = tuple(self._waits())
-        note = "; ".join((*(wait.text(self.now) for wait in waits), *self._lacks_of_room()))
+        note = "; ".join((*(wait.text(self.now) for wait in waits), *self._wishes_that_wait()))
         since = min((wait.since for wait in waits), default=None)
         return KeysPlan(actions, lines, fault, note, served, ASK_AGAIN_S if note else self._next_time(), since)
 
@@ -280,16 +288,22 @@ class _Look:
             return None
         given = next_generation(self.keys, self.now, self.fresh[:GENERATION_BYTES])
         keys = self.keys.changed(generations=(*self.keys.generations, given), demand=secrets.demand(self.stored))
-        return _Step(keys, "KeyGiven", f"key {given.letter} goes to all programs, to replace {self.keys.active.letter}")
+        why = "as was asked for" if self._has_new_wish() else "since the key in use is old enough"
+        told = (
+            f"a rotation begins, {why}: key {given.letter} goes to all programs, to replace {self.keys.active.letter}"
+        )
+        return _Step(keys, "KeyGiven", told)
 
     def _updated(self, changes: Mapping[str, Mapping[str, object]]) -> KeySet:
         return self.keys.changed(
             generations=tuple(each.model_copy(update=changes.get(each.letter, {})) for each in self.keys.generations)
         )
 
+    def _has_new_wish(self) -> bool:
+        return self.seen.wish not in ("", self.keys.demand)
+
     def _is_rotation_due(self) -> bool:
-        demand = secrets.demand(self.stored)
-        if demand and demand != self.keys.demand:
+        if self._has_new_wish():
             return True
         every = self.settings.rotate_every
         return every > 0 and self.now >= self.keys.active.since + every
@@ -326,15 +340,19 @@ class _Look:
     def _waits(self) -> Iterator[_Wait]:
         given, left = self.keys.given, [each for each in self.keys.old if each.gone_at is None]
         if given is not None:
-            yield _Wait(f"key {given.letter}", "is not in use yet", self._without(given), given.since)
+            what = f"rotation, step 1 of 2: key {given.letter}"
+            yield _Wait(what, "is not in use yet", self._without(given), given.since)
         if left:
-            yield _Wait(f"key {left[0].letter}", "is still in use", self._behind(), self.keys.active.since)
+            what = f"rotation, step 2 of 2: key {left[0].letter}"
+            yield _Wait(what, "is still in use", self._behind(), self.keys.active.since)
         for old in self._overdue():
             yield _Wait(f"key {old.letter}", "is still needed by calls", self._needing(old), old.gone_at or 0)
         if self.keys.served != self.keys.clusters:
             yield _Wait("a new cluster id", "is not in use yet", self._ignorant(), self._written_at())
 
-    def _lacks_of_room(self) -> Iterator[str]:
+    def _wishes_that_wait(self) -> Iterator[str]:
+        if self.keys.given is not None and self._has_new_wish():
+            yield "another rotation was asked for, and begins once step 1 of this one is done"
         if len(self._wanted()) > MAX_CLUSTERS:
             yield f"a key serves {MAX_CLUSTERS} cluster ids, so some pools get none: use more namespaces"
         if self._is_rotation_due() and len(self.keys.generations) >= MAX_GENERATIONS:
