@@ -31,7 +31,7 @@ from usher_operator.kube import (
 )
 from usher_operator.metrics import OperatorMetrics
 from usher_operator.observe import KeysView, Observer, Pool, is_deleting
-from usher_operator.plan.events import tell_changes
+from usher_operator.plan.events import News, Trouble, tell_changes
 from usher_operator.plan.keys import KeysPlan
 from usher_operator.render.transceiver import token_secret
 from usher_operator.seen import RelayPoolSeen, TransceiverPoolSeen
@@ -122,6 +122,7 @@ class _State:
     waiting_since: tuple[float, ...] = ()
     gave_ids: bool = False
     """Whether the last look did nothing else."""
+    troubles: Mapping[str, Trouble] | None = None
     keys: KeysPlan | None = None
     keys_look: asyncio.Task[KeysPlan] | None = None
 
@@ -295,12 +296,16 @@ class Reconciler:
         faults = (*outcome.faults, *stubborn[:MAX_FAULTS])
         status = with_faults(plan.status, faults, pool, now)
         await self._applier.write_status(subject, status, current)
-        await self._applier.carry_out(events(status, faults, pool), subject, token)
+        told = news(status, faults, pool, state.troubles, now)
+        state.troubles = told.troubles
+        await self._applier.carry_out(told.events, subject, token)
         if is_deleting(pool) and plan.done:
             await self._keys.current(subject, now=True)
         again = plan.look_again if plan.look_again is not None else LOOK_EVERY_S * _jitter()
         if is_deleting(pool) and plan.look_again is None:
             again = DELETING_S
+        if told.look_again is not None:
+            again = min(again, told.look_again)
         if outcome.lost:
             again = min(again, _after_conflict(max(state.lost.values())))
         if outcome.faults:
@@ -414,12 +419,18 @@ def with_faults(status: Mapping[str, Any], faults: tuple[Fault, ...], pool: Pool
     return {**status, "conditions": conditions}
 
 
-def events(status: Mapping[str, Any], faults: tuple[Fault, ...], pool: Pool) -> list[Tell]:
+def news(
+    status: Mapping[str, Any],
+    faults: tuple[Fault, ...],
+    pool: Pool,
+    troubles: Mapping[str, Trouble] | None,
+    now: float,
+) -> News:
     """Return what to tell people of a look: each refusal, and what else has changed in the conditions."""
     told = [Tell("Warning", fault.reason, fault.message) for fault in faults]
     refused = {fault.reason for fault in faults}
-    changes = tell_changes(status.get("conditions", ()), pool.status.conditions)
-    return [*told, *(change for change in changes if change.reason not in refused)]
+    changes = tell_changes(status.get("conditions", ()), pool.status.conditions, troubles, now)
+    return replace(changes, events=(*told, *(each for each in changes.events if each.reason not in refused)))
 
 
 def _never_taken(what: str) -> Fault:

@@ -9,7 +9,7 @@ from tests.transceiver_pools import NOW, make_plan, make_pod, make_pool
 from usher_operator.actions import Tell
 from usher_operator.apply import Fault
 from usher_operator.metrics import OperatorMetrics
-from usher_operator.reconciler import Look, PoolKey, Reconciler, events, with_faults
+from usher_operator.reconciler import Look, PoolKey, Reconciler, news, with_faults
 
 POOL = PoolKey("TransceiverPool", "fleet", "voice")
 
@@ -88,7 +88,7 @@ def test_while_something_is_refused_nobody_is_told_that_all_is_well() -> None:
     good = make_plan(pool, make_pod()).status
     refused = with_faults(good, (fault,), pool, NOW)
     before = make_pool({"replicas": 1}, dict(good))
-    assert events(refused, (fault,), before) == [Tell("Warning", fault.reason, fault.message)]
+    assert news(refused, (fault,), before, {}, NOW).events == (Tell("Warning", fault.reason, fault.message),)
     before = make_pool({"replicas": 1}, dict(refused))
-    assert events(refused, (fault,), before) == [Tell("Warning", fault.reason, fault.message)]
-    assert [told.reason for told in events(good, (), before)] == ["Ready"]
+    assert news(refused, (fault,), before, {}, NOW).events == (Tell("Warning", fault.reason, fault.message),)
+    assert [told.reason for told in news(good, (), before, {}, NOW).events] == ["Ready"]

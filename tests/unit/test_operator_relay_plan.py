@@ -39,8 +39,12 @@ def addresses(outcome: Plan) -> list[tuple[int, str, int]]:
 
 
 def told(outcome: Plan, before: RelayPool) -> dict[str, str]:
-    changes = tell_changes(outcome.status["conditions"], before.status.conditions)
-    return {event.reason: event.type for event in changes}
+    """What people are told at once, and of what is still wrong after a while."""
+    first = tell_changes(outcome.status["conditions"], before.status.conditions, {}, NOW)
+    wrong = {reason: replace(trouble, last=NOW + 300) for reason, trouble in first.troubles.items()}
+    later = tell_changes(outcome.status["conditions"], before.status.conditions, wrong, NOW + 300)
+    assert {event.type for event in first.events} <= {"Normal"}
+    return {event.reason: event.type for event in (*first.events, *later.events)}
 
 
 LB = {"ip": "203.0.113.10"}

@@ -95,6 +95,11 @@ def test_readiness_is_looked_at_every_second_and_one_failure_is_enough() -> None
     assert workload(drain={"gracePeriod": "5m"})["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == 300
 
 
+def test_a_relay_that_starts_is_not_asked_before_it_can_answer_and_has_a_minute() -> None:
+    probe = container()["startupProbe"]
+    assert (probe["initialDelaySeconds"], probe["periodSeconds"], probe["failureThreshold"]) == (2, 1, 60)
+
+
 def test_a_relay_under_load_has_time_to_answer_its_probes() -> None:
     probes = [container()[f"{kind}Probe"] for kind in ("startup", "liveness", "readiness")]
     assert [probe["timeoutSeconds"] for probe in probes] == [5, 5, 5]

@@ -521,10 +521,9 @@ class TestStatus:
     def test_events_are_told_at_changes_only(self) -> None:
         pool = pool_of(1)
         first = make_plan(pool, make_pod())
-        told = tell_changes(first.status["conditions"], [])
-        assert told == ()
+        assert tell_changes(first.status["conditions"], [], {}, NOW).events == ()
         before = make_pool({"replicas": 1}, dict(make_plan(pool, leases=()).status)).status.conditions
-        told = tell_changes(first.status["conditions"], before)
+        told = tell_changes(first.status["conditions"], before, {}, NOW).events
         assert [(event.type, event.reason) for event in told] == [
             ("Normal", "Allocated"),
             ("Normal", "TransceiversReady"),
@@ -532,7 +531,8 @@ class TestStatus:
             ("Normal", "Ready"),
         ]
         settled = make_pool({"replicas": 1}, dict(first.status), annotations=NOTED)
-        assert tell_changes(make_plan(settled, make_pod()).status["conditions"], settled.status.conditions) == ()
+        again = make_plan(settled, make_pod()).status["conditions"]
+        assert tell_changes(again, settled.status.conditions, {}, NOW).events == ()
 
     def test_a_look_that_changes_nothing_writes_the_same_status(self) -> None:
         first = make_plan(pool_of(1), make_pod())

@@ -107,6 +107,17 @@ def token_mount(secret: str) -> Mount:
     return secret_mount("token", TOKEN_PATH, secret, TOKEN_FILE)
 
 
+def startup_probe(port: str, usual: int) -> Json:
+    """Return the probe that tells when a program has started: within a minute.
+
+    Args:
+        port: by its name.
+        usual: seconds that starts take. A kubelet posts a Warning for each answer that it misses, so none is asked for
+            sooner.
+    """
+    return {**http_probe("/livez", port, period=1, failures=60), "initialDelaySeconds": usual}
+
+
 def http_probe(path: str, port: str, period: int, failures: int) -> Json:
     """Return a probe by HTTP on a named port. `period` in seconds."""
     return {

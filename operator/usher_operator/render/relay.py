@@ -103,7 +103,7 @@ def _template(pool: RelayPool, defaults: Defaults) -> Json:
             {"name": ADMIN_PORT_NAME, "containerPort": ADMIN_PORT, "protocol": "TCP"},
         ),
         probes={
-            "startupProbe": pod.http_probe("/livez", ADMIN_PORT_NAME, period=1, failures=60),
+            "startupProbe": pod.startup_probe(ADMIN_PORT_NAME, usual=2),
             "livenessProbe": pod.http_probe("/livez", ADMIN_PORT_NAME, period=10, failures=3),
             # Design D15: a relay that turns unready still forwards, so that flows move before it ends.
             "readinessProbe": pod.http_probe("/readyz", ADMIN_PORT_NAME, period=1, failures=1),

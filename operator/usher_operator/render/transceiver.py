@@ -114,7 +114,7 @@ def _template(pool: TransceiverPool, cluster: int, defaults: Defaults) -> Json:
             {"name": HTTP_PORT_NAME, "containerPort": spec.media.http_port, "protocol": "TCP"},
         ),
         probes={
-            "startupProbe": pod.http_probe("/livez", HTTP_PORT_NAME, period=1, failures=60),
+            "startupProbe": pod.startup_probe(HTTP_PORT_NAME, usual=3),
             "livenessProbe": pod.http_probe("/livez", HTTP_PORT_NAME, period=10, failures=3),
             "readinessProbe": pod.http_probe("/readyz", HTTP_PORT_NAME, period=2, failures=2),
         },
