@@ -71,9 +71,10 @@ KINDS = (
         "rpool",
         (
             _column("Exposure", ".spec.exposure.type", "string", "How clients reach the relays."),
+            _column("Desired", ".status.desiredReplicas", "integer", "Wanted relays."),
             _column("Current", ".status.replicas", "integer", "Relays that exist."),
             _column("Ready", ".status.readyReplicas", "integer", "Relays that are ready."),
-            _column("Address", ".status.addresses[0].ip", "string", "First public address."),
+            _column("Address", ".status.endpoint", "string", "First public address, with its port."),
             *_LAST_COLUMNS,
         ),
         (".spec.region", ".spec.exposure.type"),

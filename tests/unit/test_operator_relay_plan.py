@@ -151,6 +151,7 @@ def test_without_an_address_it_says_what_to_do() -> None:
     pool = relay_pool()
     outcome = plan(pool, running(pool))
     assert conditions(outcome)["Exposed"] == conditions(outcome)["Ready"] == ("False", "AddressPending")
+    assert outcome.status["endpoint"] == ""
     assert "exposure.advertisedAddresses" in message(outcome, "Exposed")
     outcome = plan(pool, with_ingress(pool, {"hostname": "lb.example"}))
     assert conditions(outcome)["Exposed"] == ("False", "NameUnresolved")
@@ -215,10 +216,26 @@ def node_port_pool(policy: str = "Local") -> tuple[RelayPool, RelayPoolSeen]:
 def test_node_ports_are_told_of_nodes_that_forward() -> None:
     pool, seen = node_port_pool()
     seen = replace(seen, pods=seen.pods[:1])
-    assert addresses(plan(pool, seen)) == [(1, "198.51.100.1", 31478)]
+    outcome = plan(pool, seen)
+    assert addresses(outcome) == [(1, "198.51.100.1", 31478)]
+    assert outcome.status["endpoint"] == "198.51.100.1:31478"
+    assert "by 198.51.100.1:31478." in message(outcome, "Exposed")
     pool, everywhere = node_port_pool("Cluster")
     found = addresses(plan(pool, replace(everywhere, pods=seen.pods)))
     assert found == [(1, "198.51.100.1", 31478), (1, "198.51.100.2", 31478)]
+
+
+def test_advertised_addresses_of_node_ports_have_the_node_port_unless_they_name_one() -> None:
+    advertised = {"advertisedAddresses": ["192.0.2.9", "192.0.2.8:3478", "192.0.2.7:31478", "192.0.2.6:40000"]}
+    pool = relay_pool(exposure={"type": "NodePort", **advertised})
+    _, seen = node_port_pool()
+    assert addresses(plan(pool, seen)) == [
+        (1, "192.0.2.6", 40000),
+        (1, "192.0.2.7", 31478),
+        (1, "192.0.2.8", 3478),
+        (1, "192.0.2.9", 31478),
+    ]
+    assert addresses(plan(pool, replace(seen, service=None))) == []
 
 
 def test_host_ports_are_told_of_nodes_with_a_ready_relay() -> None:
@@ -380,6 +397,13 @@ def test_a_daemon_set_wants_one_relay_for_each_node() -> None:
     outcome = plan(pool, replace(seen, workload={**(seen.workload or {}), "status": {"desiredNumberScheduled": 3}}))
     assert conditions(outcome)["Progressing"] == ("True", "Scaling")
     assert "of 3" in message(outcome, "Progressing")
+    assert outcome.status["desiredReplicas"] == 3
+
+
+def test_the_wanted_number_stands_beside_that_of_the_ready_ones() -> None:
+    pool = relay_pool(replicas=5)
+    status = plan(pool, with_ingress(pool, LB)).status
+    assert [status[count] for count in ("desiredReplicas", "replicas", "readyReplicas")] == [5, 2, 2]
 
 
 def test_events_are_told_when_something_changes_and_not_again() -> None:

@@ -127,7 +127,8 @@ class Exposure(Model):
     advertised_addresses: list[AdvertisedAddress] = Field(
         default_factory=list, max_length=16, json_schema_extra={"x-kubernetes-list-type": "set"}
     )
-    """IPs or host names that answers name instead of what Service or nodes tell, each with an optional `:PORT`."""
+    """IPs or host names that answers name instead of what Service or nodes tell, each with an optional `:PORT`. Without
+    one: the node port with NodePort, else the port of the listener."""
 
 
 class TransceiverSelection(Model):
@@ -264,6 +265,8 @@ class RelayPoolStatus(Model):
 
     observed_generation: int | None = None
     """Generation of the spec that this status is about."""
+    desired_replicas: int = 0
+    """Relays that shall exist: `spec.replicas`, or with a DaemonSet one for each of its nodes."""
     replicas: int = 0
     """Relays that exist and are not ending."""
     ready_replicas: int = 0
@@ -276,6 +279,8 @@ class RelayPoolStatus(Model):
         default_factory=list, max_length=64, json_schema_extra=keyed_by("listener", "ip", "port")
     )
     """Public addresses that answers name."""
+    endpoint: str = Field(default="", max_length=53)
+    """The first of them with its port, such as `203.0.113.7:3478`; the node port with exposure.type NodePort."""
     key_ids: list[str] = Field(default_factory=list, max_length=64, alias="keyIDs")
     """Keys in use and their state, such as `ice/A active 12d`; never the keys."""
     conditions: list[Condition] = Field(default_factory=list, max_length=16, json_schema_extra=keyed_by("type"))

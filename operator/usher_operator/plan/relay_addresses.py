@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from usher_core.errors import LocalError
 from usher_core.ids import split_host_port
@@ -30,19 +31,34 @@ def _advertised(pool: RelayPool, seen: RelayPoolSeen) -> Iterator[Address]:
             host, port = split_host_port(text, default_port=0)
         except LocalError:
             continue  # the API server refuses such a text
-        yield from _by_host(_listeners_of(pool, port), host, port, pool, seen)
+        listeners = _public(pool, seen)
+        if port:
+            # The first where something maps the port.
+            behind = [each for each in listeners if port in (each.port, each.listener.port)] or listeners[:1]
+            listeners = [_Public(each.listener, port) for each in behind]
+        yield from _by_host(listeners, host, pool, seen)
 
 
-def _listeners_of(pool: RelayPool, port: int) -> list[Listener]:
-    """Return the listeners behind a public port: all without one, the first where something maps the port."""
-    if not port:
-        return pool.spec.listeners
-    return [each for each in pool.spec.listeners if each.port == port] or pool.spec.listeners[:1]
+@dataclass(frozen=True, slots=True)
+class _Public:
+    """A listener and the port at which clients reach it."""
+
+    listener: Listener
+    port: int
+
+
+def _public(pool: RelayPool, seen: RelayPoolSeen) -> list[_Public]:
+    """Return the listeners with their public ports: the Service's node ports with NodePort, else their own."""
+    if pool.spec.exposure.type != "NodePort":
+        return [_Public(each, each.port) for each in pool.spec.listeners]
+    spec = (seen.service or {}).get("spec") or {}
+    ports = {each.get("name"): each.get("nodePort", 0) for each in spec.get("ports") or ()}
+    return [_Public(each, ports[each.name]) for each in pool.spec.listeners if ports.get(each.name)]
 
 
 def _told(pool: RelayPool, seen: RelayPoolSeen) -> Iterator[Address]:
     """What Service and nodes tell."""
-    kind, listeners = pool.spec.exposure.type, pool.spec.listeners
+    kind, listeners = pool.spec.exposure.type, _public(pool, seen)
     if is_host_port(pool):
         for ip in _ips_of_nodes(_with_relay(seen.nodes, seen.pods)):
             yield from _on(listeners, ip)
@@ -54,33 +70,28 @@ def _told(pool: RelayPool, seen: RelayPoolSeen) -> Iterator[Address]:
         for ip in spec.get("clusterIPs") or [spec.get("clusterIP", "")]:
             yield from _on(listeners, ip)
     elif kind == "NodePort":
-        ports = {each.get("name"): each.get("nodePort", 0) for each in spec.get("ports") or ()}
         is_local = pool.spec.exposure.external_traffic_policy == "Local"
         # With Local a node without a ready relay drops what it gets.
         nodes = _with_relay(seen.nodes, seen.pods) if is_local else [node for node in seen.nodes if node.ready]
         for ip in _ips_of_nodes(nodes):
-            for listener in listeners:
-                if ports.get(listener.name):
-                    yield Address(listener=listener.id, ip=ip, port=ports[listener.name])
+            yield from _on(listeners, ip)
     else:
         for entry in (status.get("loadBalancer") or {}).get("ingress") or ():
-            yield from _by_host(listeners, entry.get("ip") or entry.get("hostname") or "", 0, pool, seen)
+            yield from _by_host(listeners, entry.get("ip") or entry.get("hostname") or "", pool, seen)
 
 
-def _by_host(
-    listeners: Iterable[Listener], host: str, port: int, pool: RelayPool, seen: RelayPoolSeen
-) -> Iterator[Address]:
+def _by_host(listeners: Iterable[_Public], host: str, pool: RelayPool, seen: RelayPoolSeen) -> Iterator[Address]:
     try:
-        yield from _on(listeners, str(ipaddress.ip_address(host)), port)
+        yield from _on(listeners, str(ipaddress.ip_address(host)))
     except ValueError:
         before = sorted({each.ip for each in pool.status.addresses if each.host == host})
         for ip in seen.resolved.get(host, before):
-            yield from _on(listeners, ip, port, host)
+            yield from _on(listeners, ip, host)
 
 
-def _on(listeners: Iterable[Listener], ip: str, port: int = 0, host: str | None = None) -> Iterator[Address]:
-    for listener in listeners:
-        yield Address(listener=listener.id, ip=ip, port=port or listener.port, host=host)
+def _on(listeners: Iterable[_Public], ip: str, host: str | None = None) -> Iterator[Address]:
+    for each in listeners:
+        yield Address(listener=each.listener.id, ip=ip, port=each.port, host=host)
 
 
 def _with_relay(nodes: Iterable[NodeSeen], pods: Iterable[PodSeen]) -> list[NodeSeen]:

@@ -229,13 +229,15 @@ def _exposed(pool: RelayPool, seen: RelayPoolSeen, addresses: Sequence[Address])
     if addresses:
         first = addresses[0]
         more = f" and {len(addresses) - 1} more" if len(addresses) > 1 else ""
-        return Verdict(
-            "Exposed", "True", "Exposed", f"Clients reach the relays by {join_host_port(first.ip, first.port)}{more}."
-        )
+        return Verdict("Exposed", "True", "Exposed", f"Clients reach the relays by {_endpoint(first)}{more}.")
     if exposure.advertised_addresses:
         text = f"None of {', '.join(exposure.advertised_addresses)} has an IP: check exposure.advertisedAddresses."
         return Verdict("Exposed", "False", "NameUnresolved", text)
     return Verdict("Exposed", "False", *_no_address(pool, seen))
+
+
+def _endpoint(address: Address) -> str:
+    return join_host_port(address.ip, address.port)
 
 
 def _no_address(pool: RelayPool, seen: RelayPoolSeen) -> tuple[str, str]:
@@ -316,11 +318,13 @@ def _status(
     pool = facts.pool
     found = RelayPoolStatus(
         observed_generation=pool.metadata.generation,
+        desired_replicas=facts.wanted,
         replicas=len(facts.live),
         ready_replicas=facts.ready,
         updated_replicas=facts.updated,
         selector=selector_of(pool_labels(RELAY, pool.metadata.name)),
         addresses=list(addresses),
+        endpoint=_endpoint(addresses[0]) if addresses else "",
         key_ids=[] if pool.spec.keys.secret_ref else list(seen.key_ids[:64]),
     )
     values = found.model_dump(by_alias=True, exclude_none=True)
