@@ -11,6 +11,9 @@ from usher_signaling.regions import RegionalAddress
 class AddressBook(Protocol):
     """The public relay addresses, in order of preference."""
 
+    advice: str
+    """What whoever runs this server can do where there is none for a call."""
+
     def all(self) -> tuple[RegionalAddress, ...]:
         """Return all that are known."""
         ...
@@ -22,6 +25,8 @@ class AddressBook(Protocol):
 
 class FixedAddresses:
     """See AddressBook. The same for all transceivers, from the settings."""
+
+    advice = "whoever runs this server adds one with `--advertise`"
 
     def __init__(self, addresses: tuple[RegionalAddress, ...]) -> None:
         self._addresses = addresses

@@ -124,10 +124,12 @@ class Calls:
         self._clock = clock
         self._now = now
 
-    @property
-    def can_place(self) -> bool:
-        """Whether a call could succeed now: an address to advertise, and a live transceiver."""
-        return self._directory.serves(self._regions.own)
+    def why_none(self) -> str:
+        """Why no call of our own region could succeed now, "" when one could: transceivers may be full."""
+        region = self._regions.own
+        if self._directory.serves(region):
+            return ""
+        return self._directory.why_nobody(region) if self._directory.addresses(region) else self._why_no_address()
 
     async def place(self, caller: Caller, offer: Offer) -> PlacedCall:
         """Get an offer answered.
@@ -136,8 +138,7 @@ class Calls:
         """
         addresses = self._directory.addresses(offer.region)
         if not addresses:
-            message = "This server has no relay address to advertise to you. Its operator must add one."
-            raise unavailable("no_address", message)
+            raise unavailable("no_address", self._why_no_address())
         # What the tenant's server has fixed in the key, the page that holds the key can't change.
         session = merge(offer.session, caller.session)
         request = CreateSession(
@@ -219,6 +220,9 @@ class Calls:
             _raise_control_error(error)
         log.info("call ended", session=call.id.session_id, route=str(call.id.route), reason=ended.reason)
 
+    def _why_no_address(self) -> str:
+        return f"There is no relay address for this call. Try again soon; {self._directory.why_no_address()}."
+
     async def _create(self, request: CreateSession, region: str) -> tuple[Transceiver, SessionCreated]:
         tried: set[Route] = set()
         lacking: set[Route] = set()
@@ -240,8 +244,11 @@ class Calls:
         if lacking and lacking == tried:
             raise unavailable("no_backend", f"No transceiver here has the backend {request.backend!r}.")
         self._metrics.placements.labels("nobody").inc()
-        log.warning("no transceiver took the call", tried=[str(route) for route in tried], tenant=request.tenant)
-        raise unavailable("no_transceiver", "Every transceiver is full, draining or does not answer. Try again soon.")
+        why = self._directory.why_nobody(region)
+        log.warning(
+            "no transceiver took the call", tried=[str(route) for route in tried], tenant=request.tenant, why=why
+        )
+        raise unavailable("no_transceiver", why)
 
     async def _try(self, transceiver: Transceiver, request: CreateSession, within: float) -> SessionCreated | None:
         """Try one transceiver; None when another should be tried.

@@ -75,6 +75,8 @@ class Directory:
         self._source = source
         self._timeout = timeout
         self._now = now
+        self.has_asked = False
+        """Whether all transceivers of a good list were asked for their load once."""
         self._questions = asyncio.Semaphore(MAX_QUESTIONS)
 
     @property
@@ -104,6 +106,30 @@ class Directory:
         now = self._now()
         return any(self.placement.is_live(route, now) for group in self._in_order(region) for route in group)
 
+    def why_nobody(self, region: str) -> str:
+        """Why no transceiver takes a new call of a region: what is known of them, and what to do."""
+        table, now = self.source.table, self._now()
+        in_region = {route for group in self._in_order(region) for route in group}
+        kinds = {self._why_not(route, entry, in_region, now) for route, entry in table.items()}
+        known = f"Every transceiver here {_any_of(sorted(kinds))}." if kinds else "No transceiver is known here."
+        return f"{known} Try again soon; {self.source.advice}."
+
+    def _why_not(self, route: Route, entry: Transceiver, in_region: Collection[Route], now: float) -> str:
+        report = self.placement.last_report(route, now) if self.placement.is_fresh(route, now) else None
+        if report is not None and report.load.draining:
+            return "drains"
+        if not entry.placeable or not entry.http:
+            return "starts or ends"
+        if route not in in_region:
+            return "is of a region or of relays that are not for this call"
+        if report is None:
+            return "does not answer"
+        return "did not take it in time" if report.load.accepts else "is full"
+
+    def why_no_address(self) -> str:
+        """What to do where no relay has an address for a call."""
+        return self._addresses.advice
+
     def addresses(self, region: str) -> tuple[RegionalAddress, ...]:
         """What a client of a region would be told if its call were placed now; empty when no relay has an address."""
         table = self.source.table
@@ -132,11 +158,13 @@ class Directory:
     async def refresh(self) -> None:
         """One round: the table, then every transceiver's load. Takes at most the time-out of a question or so."""
         await self.source.look()
+        is_listed = self.source.status().loaded
         table = self.source.table
         self.placement.keep(table.keys())
         self._tenant_calls.keep(table.keys())
         # Also those that take no new calls: they may still have old ones, which count for their tenants.
         await asyncio.gather(*(self.ask(entry) for entry in table.values() if entry.http))
+        self.has_asked = self.has_asked or is_listed
 
     def _in_order(self, region: str) -> list[list[Route]]:
         table = self.source.table
@@ -170,3 +198,7 @@ class Directory:
 
 def _placeable(table: RouteTable) -> Iterator[Route]:
     return (route for route, entry in table.items() if entry.placeable and entry.http)
+
+
+def _any_of(words: Sequence[str]) -> str:
+    return " or ".join((", ".join(words[:-1]), words[-1])) if len(words) > 1 else words[0]

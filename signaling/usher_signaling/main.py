@@ -69,6 +69,7 @@ async def _serve(settings: SignalingSettings) -> None:
         signals += 1
         if signals == 1 and settings.linger:
             app.state.services.ending.set()
+            app.state.services.readiness.look()
             loop.call_later(settings.linger, server.stop_soon)
         else:
             server.stop_soon(at_once=signals > 1)

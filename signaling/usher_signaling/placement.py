@@ -103,7 +103,12 @@ class Placement:
     def is_live(self, route: Route, now: float) -> bool:
         """Tell whether a transceiver has reported lately and is not draining. It may be full."""
         entry = self._entries.get(route)
-        return entry is not None and now - entry.as_of <= self._report_life and not entry.load.draining
+        return entry is not None and self.is_fresh(route, now) and not entry.load.draining
+
+    def is_fresh(self, route: Route, now: float) -> bool:
+        """Tell whether a transceiver has reported lately."""
+        entry = self._entries.get(route)
+        return entry is not None and now - entry.as_of <= self._report_life
 
     def last_report(self, route: Route, now: float) -> Report | None:
         """Return what is known of a transceiver, None when it has never reported."""

@@ -26,6 +26,8 @@ class PoolAddresses:
         connect_: opens a connection to the API server.
     """
 
+    advice = "whoever runs this server sees why in `kubectl get rpool`, at Exposed"
+
     def __init__(
         self,
         fixed: tuple[RegionalAddress, ...],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import SystemRandom
 from time import monotonic
 
@@ -25,6 +25,7 @@ from usher_signaling.jwt_keys import Jwks, JwtRules, JwtVerifier, parse_jwks
 from usher_signaling.limits import Limits
 from usher_signaling.metrics import Metrics
 from usher_signaling.placement import Placement
+from usher_signaling.readiness import Readiness
 from usher_signaling.redis_store import RedisStore
 from usher_signaling.regions import Regions
 from usher_signaling.relay_pages import RelayPages
@@ -53,21 +54,23 @@ class Services:
     directory: Directory
     regions: Regions
     calls: Calls
+    readiness: Readiness
     relays: RelayPages
     limits: Limits
     redis: RedisStore | None
     files: tuple[AnyFile, ...]
     follow: tuple[Callable[[], Awaitable[None]], ...]
     """What has to run while the process serves, to learn of transceivers and relays."""
-    ending: asyncio.Event = field(default_factory=asyncio.Event)
+    ending: asyncio.Event
     """Set once the process is told to end."""
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Keep files and loads fresh while the process serves."""
         await self.directory.refresh()
+        self.readiness.look()
         interval = self.settings.load_interval
-        rounds = (self.directory.refresh, self._refresh_files)
+        rounds = (self.directory.refresh, self._refresh_files, self._look)
         over = asyncio.Event()
         repeating = [asyncio.create_task(_repeat(interval, one_round, over)) for one_round in rounds]
         following = [asyncio.create_task(_keep_up(follow)) for follow in self.follow]
@@ -84,6 +87,10 @@ class Services:
             await self.relays.close()
             if self.redis is not None:
                 await self.redis.close()
+
+    async def _look(self) -> None:
+        """Tell the log of changes, also where nobody probes."""
+        self.readiness.look()
 
     async def _refresh_files(self) -> None:
         for file in self.files:
@@ -136,8 +143,15 @@ def build_services(
         settings.load_timeout,
         monotonic,
     )
+    calls = Calls(settings, directory, regions, client, sealer, metrics, clock)
+    ending = asyncio.Event()
     metrics.watch("transceivers", "Transceivers in the route table", lambda: len(directory.transceivers))
     metrics.watch("transceivers_live", "Transceivers that take new calls, full ones included", directory.live_count)
+    metrics.watch(
+        "can_place",
+        "1 while a new call could be placed, though all transceivers may be full",
+        lambda: not calls.why_none(),
+    )
     metrics.watch(
         "files_wrong",
         "Files that are missing or wrong, so that their last good content is in use",
@@ -152,12 +166,14 @@ def build_services(
         client=client,
         directory=directory,
         regions=regions,
-        calls=Calls(settings, directory, regions, client, sealer, metrics, clock),
+        calls=calls,
+        readiness=Readiness(sources.statuses, directory, calls, ending),
         relays=RelayPages(settings.relay_admin, transport),
         limits=Limits(settings, api_keys, tenant_calls, redis, metrics, clock),
         redis=redis,
         files=tuple(files),
         follow=sources.follow,
+        ending=ending,
     )
 
 

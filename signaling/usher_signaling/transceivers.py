@@ -21,9 +21,17 @@ FIND_S = 0.3
 class TransceiverSource(Protocol):
     """A source of the transceivers there are. When it is lost, the last good table stays in use."""
 
+    advice: str
+    """What whoever runs this server can do where no transceiver takes a call."""
+
     @property
     def table(self) -> RouteTable:
         """All transceivers, also those that take no new calls."""
+        ...
+
+    @property
+    def is_settling(self) -> bool:
+        """Whether those that could take calls are all held back, since they have just become known."""
         ...
 
     def status(self) -> SourceStatus:
@@ -46,6 +54,8 @@ class TransceiverSource(Protocol):
 class RouteFile:
     """See TransceiverSource. The file may come later: the transceivers may still be starting."""
 
+    advice = "whoever runs this server sees to it that those of its route file run, as `usher up` does"
+
     def __init__(self, path: Path) -> None:
         self._file = WatchedFile(path, parse_route_file, "route file", until_there=RouteTable())
 
@@ -53,6 +63,11 @@ class RouteFile:
     def table(self) -> RouteTable:
         """See TransceiverSource."""
         return self._file.value
+
+    @property
+    def is_settling(self) -> bool:
+        """See TransceiverSource. A file is taken at its word."""
+        return False
 
     def status(self) -> SourceStatus:
         """See TransceiverSource."""
@@ -76,6 +91,8 @@ class RouteFile:
 class WatchedPods:
     """See TransceiverSource."""
 
+    advice = "whoever runs this server sees why in `kubectl get tpool,pods`"
+
     def __init__(self, watch: PodWatch) -> None:
         self._watch = watch
 
@@ -83,6 +100,12 @@ class WatchedPods:
     def table(self) -> RouteTable:
         """See TransceiverSource."""
         return self._watch.table
+
+    @property
+    def is_settling(self) -> bool:
+        """See TransceiverSource."""
+        takers = [route for route, pod in self._watch.pods.items() if pod.takes_calls]
+        return bool(takers) and not any(self.table[route].placeable for route in takers)
 
     def status(self) -> SourceStatus:
         """See TransceiverSource."""

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx
 import yaml
 
 from tests.e2e.calls import LiveCalls, Outcome
@@ -100,13 +99,13 @@ class Fleet:
         self.give_address()
         self.until_ready()
         self.figures["both pools ready"] = time.monotonic() - began
-        self.until_signaling_is_ready()
+        self.until_calls_can_be_placed()
         self.url = self._signaling_url()
-        self.figures["signaling ready"] = time.monotonic() - began
+        self.figures["calls can be placed"] = time.monotonic() - began
 
     def adopt(self) -> None:
         """Use an install that is there already."""
-        self.until_signaling_is_ready()
+        self.until_calls_can_be_placed()
         self.url = self._signaling_url()
 
     def helm(self, *arguments: str, given: Json | None = None, limit: float = 300) -> str:
@@ -175,7 +174,7 @@ class Fleet:
         self.until_ready(limit)
         wait_for("no pod more or less than wanted", self._is_settled, limit)
         self.until_ready(limit)
-        self.until_signaling_is_ready()
+        self.until_calls_can_be_placed()
 
     def _is_settled(self) -> bool:
         for pool, pods, program in ((RELAYS, RELAY_PODS, "relay"), (TRANSCEIVERS, TRANSCEIVER_PODS, "transceiver")):
@@ -186,9 +185,15 @@ class Fleet:
                 return False
         return True
 
-    def until_signaling_is_ready(self) -> None:
+    def until_calls_can_be_placed(self) -> None:
+        """Wait until all of signaling says so: it is ready, too, while nobody takes calls."""
         deployment = "deployment/usher-signaling"
         self.namespace.kubectl("rollout", "status", deployment, "--timeout=120s", limit=130)
+        wait_for("signaling that can place calls", self._all_can_place, READY_LIMIT_S)
+
+    def _all_can_place(self) -> bool:
+        staying = [pod for pod in self.pods(SIGNALING_PODS) if is_ready(pod)]
+        return bool(staying) and all(json.loads(self.page(pod, 8080, "readyz"))["can_place"] for pod in staying)
 
     # ---- what is there
 
@@ -197,10 +202,13 @@ class Fleet:
         return sorted(self.namespace.list("pods", selector), key=lambda pod: str(pod["metadata"]["name"]))
 
     def metrics(self, pod: Json, port: int) -> str:
-        """The page /metrics of a pod, through the API server."""
-        name = pod["metadata"]["name"]
-        path = f"/api/v1/namespaces/{self.namespace.name}/pods/{name}:{port}/proxy/metrics"
-        return kubectl("get", "--raw", path)
+        """The metrics of a pod."""
+        return self.page(pod, port, "metrics")
+
+    def page(self, pod: Json, port: int, name: str) -> str:
+        """A page of a pod, through the API server."""
+        proxy = f"/api/v1/namespaces/{self.namespace.name}/pods/{pod['metadata']['name']}:{port}/proxy"
+        return kubectl("get", "--raw", f"{proxy}/{name}")
 
     def leader(self) -> str | None:
         """Name of the operator pod that holds the Lease; None: nobody does."""
@@ -233,12 +241,6 @@ class Fleet:
     def calls(self, count: int, seconds: float, *, light: bool = False) -> LiveCalls:
         """Calls in the background, see LiveCalls."""
         return LiveCalls(self.url, API_KEY, count, seconds, light=light)
-
-    def is_answering(self) -> bool:
-        """Whether signaling is reached and has a transceiver."""
-        with contextlib.suppress(httpx.HTTPError):
-            return httpx.get(f"{self.url}/readyz", timeout=2).status_code == httpx.codes.OK
-        return False
 
     # ---- what a failed test leaves for its reader
 

@@ -75,6 +75,19 @@ def usher_call(*arguments: str) -> subprocess.CompletedProcess[str]:
             (502, refusal("backend_failed", "The backend failed.")),
             "the server could not make the call (HTTP 502: The back",
         ),
+        (
+            (503, refusal("no_address", "No relay is there.")),
+            "the server has no relay to send us to (HTTP 503: No relay is there.",
+        ),
+        ((503, refusal("server_ending", "Again.")), "the server takes no call now (HTTP 503: Again.)"),
+        (
+            (503, b"<h1>no upstream</h1>"),
+            "a proxy finds no server behind it: in Kubernetes, is a pod of signaling ready?",
+        ),
+        (
+            (502, b"<h1>bad gateway</h1>"),
+            "a proxy finds no server behind it: in Kubernetes, is a pod of signaling ready?",
+        ),
         ((405, refusal("method_not_allowed", "No.")), "is this the base URL of usher? (HTTP 405: No.)"),
         ((404, b"<h1>Not here</h1>"), "is this the base URL of usher? (HTTP 404: <h1>Not here</h1>)"),
         ((201, b"this is no SDP"), "our client can't use the answer"),
@@ -109,7 +122,7 @@ def test_the_reason_of_a_failure_is_told_once(url: str) -> None:
 def test_nobody_there_is_told_in_words() -> None:
     done = usher_call("http://127.0.0.1:1")
     assert done.returncode == 1
-    assert "is `usher up` running?" in done.stdout
+    assert "on one machine, is `usher up` running? In Kubernetes, is a pod of signaling ready" in done.stdout
     assert "Traceback" not in done.stderr
 
 
@@ -223,7 +236,7 @@ def test_a_backend_that_fails_is_named_at_once_and_not_the_network(
 def test_what_a_server_says_does_not_steer_the_terminal(url: str) -> None:
     done = usher_call(url, "--seconds=1")
     assert done.returncode == 1
-    assert "no transceiver takes the call now (HTTP 503: red [31m 2J line)" in done.stdout
+    assert "the server takes no call now (HTTP 503: red [31m 2J line)" in done.stdout
     assert all(character.isprintable() or character == "\n" for character in done.stdout + done.stderr)
 
 

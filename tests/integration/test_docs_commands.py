@@ -215,7 +215,8 @@ def test_the_programs_started_by_hand_answer_a_call(tmp_path: Path) -> None:
     text = re.sub(rf"(?<=:)({'|'.join(ports)})\b", lambda match: ports[match[1]], text)
     *starts, call = text.splitlines()
     assert call.startswith("usher call ")
-    ready = f"until curl --silent --fail http://127.0.0.1:{ports['8080']}/readyz; do sleep 0.1; done"
+    readyz = f"http://127.0.0.1:{ports['8080']}/readyz"
+    ready = f"""until curl --silent {readyz} | grep '"can_place":true'; do sleep 0.1; done"""
     log = tmp_path / "log"
     with log.open("w") as output:
         # All are of one process group, which ends them.

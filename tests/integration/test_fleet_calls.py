@@ -36,8 +36,8 @@ def is_whole(fleet: Fleet) -> bool:
         return False
     wanted = {f"1/{entry['pod_id']}/0" for entry in state["transceivers"]}
     try:
-        ready = httpx.get(f"{fleet.url}/readyz").status_code == 200
-        return ready and all(wanted <= set(carried(relay)) for relay in state["relays"])
+        takes_calls = httpx.get(f"{fleet.url}/readyz").json()["can_place"]
+        return takes_calls and all(wanted <= set(carried(relay)) for relay in state["relays"])
     except httpx.HTTPError:
         return False
 

@@ -58,6 +58,7 @@ def test_ready_means_that_a_call_succeeds_and_the_state_file_says_who_runs(tmp_p
         for entry in (*state["relays"], *state["transceivers"], *state["signaling"]):
             assert httpx.get(f"{entry['admin']}/readyz").status_code == 200
             assert is_running(entry["pid"])
+        assert httpx.get(f"{fleet.url}/readyz").json()["can_place"]
         assert any(line.startswith("relay-2 | ") for line in fleet.log)
         assert any(line.startswith("signaling | ") for line in fleet.log)
     assert not fleet.state_file.exists()
@@ -157,7 +158,7 @@ def test_what_dies_comes_back_under_the_same_address_with_a_new_pod_id(one_of_ea
     assert (after["http"], after["udp"]) == (before["http"], before["udp"])
     assert after["transceivers"][0]["pod_id"] > before["transceivers"][0]["pod_id"]
     assert after["relays"][0]["admin"] == before["relays"][0]["admin"]
-    wait_until(lambda: httpx.get(f"{fleet.url}/readyz").status_code == 200, 10, "signaling is ready")
+    wait_until(lambda: httpx.get(f"{fleet.url}/readyz").json()["can_place"], 10, "signaling can place a call")
     assert [relay["ready"] for relay in httpx.get(f"{fleet.url}/v1/fleet").json()["relays"]] == [True]
     with calling(fleet.url, "--seconds=1") as caller:
         result = caller.result()

@@ -206,8 +206,18 @@ async def test_a_transceiver_that_is_too_slow_is_told_to_close_and_the_next_one_
     assert len(quick.sessions) == 10
 
 
-@pytest.mark.parametrize("fault", ["full", "draining", "dead", "none"])
-async def test_with_nobody_to_take_the_call_503_says_when_to_come_again(tmp_path: Path, fault: str) -> None:
+@pytest.mark.parametrize(
+    ("fault", "known"),
+    [
+        ("full", "Every transceiver here is full."),
+        ("draining", "Every transceiver here drains."),
+        ("dead", "Every transceiver here does not answer."),
+        ("none", "No transceiver is known here."),
+    ],
+)
+async def test_with_nobody_to_take_the_call_503_says_what_is_known_and_when_to_come_again(
+    tmp_path: Path, fault: str, known: str
+) -> None:
     fake = FakeTransceiver(pod=1, max_sessions=0 if fault == "full" else 9, draining=fault == "draining")
     fake.dead = fault == "dead"
     async with signaling(tmp_path, fake) as stack:
@@ -215,8 +225,19 @@ async def test_with_nobody_to_take_the_call_503_says_when_to_come_again(tmp_path
             stack.write_routes()
             await stack.app.state.services.directory.refresh()
         response = await place(stack.client)
-        assert_error(response, 503, "no_transceiver")
+        message = assert_error(response, 503, "no_transceiver")["message"]
         assert response.headers["retry-after"] == "1"
+    assert message.startswith(f"{known} Try again soon;")
+    assert "route file" in message
+    assert "kubectl" not in message
+
+
+async def test_several_reasons_why_nobody_takes_a_call_are_told_in_one_sentence(tmp_path: Path) -> None:
+    fakes = [FakeTransceiver(pod=1, max_sessions=0), FakeTransceiver(pod=2, draining=True), FakeTransceiver(pod=3)]
+    fakes[2].dead = True
+    async with signaling(tmp_path, *fakes) as stack:
+        message = assert_error(await place(stack.client), 503, "no_transceiver")["message"]
+    assert message.startswith("Every transceiver here does not answer, drains or is full.")
 
 
 async def test_an_answer_deadline_bounds_all_tries_together(tmp_path: Path) -> None:
@@ -231,7 +252,7 @@ async def test_a_transceiver_with_another_token_takes_no_call_and_its_words_stay
     async with signaling(tmp_path) as stack:
         stack.fleet.transceivers[0].refuses_token = True
         assert "token" not in assert_error(await place(stack.client), 503, "no_transceiver")["message"]
-        assert (await stack.client.get("/readyz")).status_code == 503
+        assert not (await stack.client.get("/readyz")).json()["can_place"]
 
 
 async def test_an_offer_that_makes_a_transceiver_fail_does_not_take_it_from_other_calls(tmp_path: Path) -> None:
@@ -239,7 +260,7 @@ async def test_an_offer_that_makes_a_transceiver_fail_does_not_take_it_from_othe
         transceiver = stack.fleet.transceivers[0]
         transceiver.bad_offer, transceiver.bad_status = "it fails on this one", 500
         assert_error(await place(stack.client), 503, "no_transceiver")
-        assert (await stack.client.get("/readyz")).status_code == 200
+        assert (await stack.client.get("/readyz")).json()["can_place"]
         transceiver.bad_offer = ""
         assert (await place(stack.client)).status_code == 201
 

@@ -166,51 +166,21 @@ async def test_without_the_demo_there_is_no_page(tmp_path: Path) -> None:
         assert (await place(stack.client)).status_code == 201
 
 
-async def test_ready_means_that_a_call_could_succeed(tmp_path: Path) -> None:
-    fake = FakeTransceiver(pod=1)
-    async with signaling(tmp_path, fake, load_life=600) as stack:
-        refresh = stack.app.state.services.directory.refresh
-
-        async def ready() -> int:
-            await refresh()
-            return (await stack.client.get("/readyz")).status_code
-
-        assert await ready() == 200
-        fake.max_sessions = 0  # full: calls get a proper 503, so the replica stays in service
-        assert await ready() == 200
-        fake.draining = True
-        assert await ready() == 503
-        fake.draining, fake.max_sessions = False, 9
-        assert await ready() == 200
-        stack.write_routes()
-        assert await ready() == 503
-        stack.write_routes(fake)
-        assert await ready() == 200
-        assert (await stack.client.get("/livez")).status_code == 200
-
-
-async def test_without_an_address_to_advertise_it_is_not_ready_and_says_so(tmp_path: Path) -> None:
-    async with signaling(tmp_path, advertise=()) as stack:
-        told = await stack.client.get("/readyz")
-        assert (told.status_code, told.json()["advertised"]) == (503, 0)
-        assert_error(await place(stack.client), 503, "no_address")
-
-
 async def test_a_transceiver_that_stops_telling_its_load_is_dead_after_a_while(tmp_path: Path) -> None:
     fake = FakeTransceiver(pod=1)
     async with signaling(tmp_path, fake, load_interval=0.02, load_life=0.2) as stack:
 
-        async def ready() -> bool:
-            return (await stack.client.get("/readyz")).status_code == 200
+        async def takes_calls() -> bool:
+            return bool((await stack.client.get("/readyz")).json()["can_place"])
 
-        async def unready() -> bool:
-            return not await ready()
+        async def takes_none() -> bool:
+            return not await takes_calls()
 
-        await until(ready)
+        await until(takes_calls)
         fake.dead = True
-        await until(unready)
+        await until(takes_none)
         fake.dead = False
-        await until(ready)
+        await until(takes_calls)
 
 
 async def test_metrics_count_by_route_template_and_status_and_by_outcome(tmp_path: Path) -> None:

@@ -65,10 +65,10 @@ async def until(condition: Callable[[], Any], what: str, within: float = 10) -> 
         raise AssertionError(f"not within {within:g} s: {what}") from None
 
 
-async def ready(stack: Stack, wanted: bool = True) -> dict[str, Any]:
-    """Wait until signaling says that it is ready, or is not."""
+async def takes_calls(stack: Stack, wanted: bool = True) -> dict[str, Any]:
+    """Wait until signaling says that it can place a call, or can't."""
     async with asyncio.timeout(10):
-        while (told := (await stack.client.get("/readyz")).json())["ready"] != wanted:  # noqa: ASYNC110
+        while (told := (await stack.client.get("/readyz")).json())["can_place"] != wanted:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     return dict(told)
 
@@ -88,7 +88,7 @@ async def test_an_answer_names_the_addresses_of_the_relays_that_serve_its_pod(ap
     api.create(relay_pool("elsewhere", "192.0.2.4:3478", namespace="other"))
     voice, video = transceiver(1), transceiver(2)
     async with in_kubernetes(tmp_path, voice, video, **POOLS) as stack:
-        assert (await ready(stack))["advertised"] == 3
+        assert (await takes_calls(stack))["advertised"] == 3
         await until(lambda: stack.app.state.services.directory.live_count() == 2, "both tell their load")
         for _ in range(10):
             assert (await place(stack.client)).status_code == 201
@@ -104,16 +104,19 @@ async def test_while_no_relay_has_an_address_callers_get_503_and_then_it_works(a
     fake = transceiver(1)
     async with in_kubernetes(tmp_path, fake, **POOLS) as stack:
         await until(lambda: stack.app.state.services.directory.live_count() == 1, "the transceiver is known")
-        assert (await stack.client.get("/readyz")).status_code == 503
-        error = assert_error(await place(stack.client), 503, "no_address")
-        assert "no relay address" in error["message"]
+        await until(lambda: stack.app.state.services.readiness.look().ready, "what it lacks is an answer to a new call")
+        response = await place(stack.client)
+        message = assert_error(response, 503, "no_address")["message"]
+        assert message.startswith("There is no relay address for this call.")
+        assert "kubectl get rpool" in message
+        assert response.headers["retry-after"] == "1"
         api.change("RelayPool", "voice", "a", lambda pool: pool["status"].update(
             addresses=[{"listener": 2, "ip": "192.0.2.9", "port": 3478}]))  # fmt: skip
-        await ready(stack)
+        await takes_calls(stack)
         assert (await place(stack.client)).status_code == 201
         assert advertised(fake) == ["192.0.2.9:3478"]
         api.remove("RelayPool", "voice", "a")
-        await ready(stack, wanted=False)
+        await takes_calls(stack, wanted=False)
         assert_error(await place(stack.client), 503, "no_address")
 
 
@@ -126,11 +129,11 @@ async def test_a_relay_pool_that_drains_before_it_goes_gets_no_more_clients(api:
     fake = transceiver(1)
     async with in_kubernetes(tmp_path, fake, **POOLS) as stack:
         await until(lambda: stack.app.state.services.directory.live_count() == 1, "the transceiver is known")
-        assert (await ready(stack))["advertised"] == 2
+        assert (await takes_calls(stack))["advertised"] == 2
         api.remove("RelayPool", "voice", "a")
         assert api.get("RelayPool", "voice", "a"), "its finalizer keeps it, and its status has the address"
         async with asyncio.timeout(10):
-            while (await ready(stack))["advertised"] != 1:  # noqa: ASYNC110 - a condition over HTTP has no event
+            while (await takes_calls(stack))["advertised"] != 1:  # noqa: ASYNC110 - a condition over HTTP has no event
                 await asyncio.sleep(0.01)
         assert (await place(stack.client)).status_code == 201
         assert advertised(fake) == ["192.0.2.2:3478"]
@@ -143,13 +146,13 @@ async def test_a_pod_that_no_relay_serves_gets_no_calls(api: KubeFake, tmp_path:
                           transceivers={"selector": {"matchLabels": {"usher.fleet/pool": "voice"}}}))  # fmt: skip
     served, other = transceiver(1), transceiver(2)
     async with in_kubernetes(tmp_path, served, other, **POOLS) as stack:
-        await ready(stack)
+        await takes_calls(stack)
         for _ in range(10):
             assert (await place(stack.client)).status_code == 201
         assert len(served.created) == 10
         assert not other.created
         api.remove("Pod", "voice", "p1", force=True)
-        await ready(stack, wanted=False)
+        await takes_calls(stack, wanted=False)
         assert_error(await place(stack.client), 503, "no_address")
 
 
@@ -160,7 +163,7 @@ async def test_fixed_addresses_hold_for_all_pods_and_come_first(api: KubeFake, t
     fixed = ("1=192.0.2.7:3478",)
     async with in_kubernetes(tmp_path, fake, relay_pools_namespace=("voice",), advertise=fixed) as stack:
         await until(lambda: len(stack.app.state.services.directory.advertised) == 2, "those of the pool")
-        await ready(stack)
+        await takes_calls(stack)
         assert (await place(stack.client)).status_code == 201
         assert advertised(fake) == ["192.0.2.7:3478", "192.0.2.1:3478"]
 
@@ -169,7 +172,7 @@ async def test_without_relay_pools_the_fixed_addresses_are_enough(api: KubeFake,
     api.create(pod(1))
     fake = transceiver(1)
     async with in_kubernetes(tmp_path, fake) as stack:
-        await ready(stack)
+        await takes_calls(stack)
         assert (await place(stack.client)).status_code == 201
         assert {call.resource for call in api.calls} == {"pods"}
 
@@ -180,7 +183,7 @@ async def test_a_client_gets_the_addresses_of_its_region(api: KubeFake, tmp_path
     api.create(relay_pool("us", "192.0.2.2:3478", region="us", listener=2))
     fake = transceiver(1)
     async with in_kubernetes(tmp_path, fake, region="us", **POOLS) as stack:
-        await ready(stack)
+        await takes_calls(stack)
         await until(lambda: len(stack.app.state.services.directory.advertised) == 2, "both pools")
         assert (await place(stack.client)).status_code == 201
         assert advertised(fake) == ["192.0.2.2:3478"]
@@ -196,7 +199,7 @@ async def test_a_pod_gets_its_first_call_only_after_the_settle_time(api: KubeFak
         await until(lambda: Route(7, 1) in directory.transceivers, "known")
         known = time.monotonic()
         assert_error(await place(stack.client), 503, "no_transceiver")
-        await ready(stack)
+        await takes_calls(stack)
         assert time.monotonic() - known >= 0.4
         assert (await place(stack.client)).status_code == 201
 
@@ -223,7 +226,7 @@ async def test_calls_go_on_while_the_api_server_is_away(api: KubeFake, tmp_path:
     api.create(relay_pool("a", "192.0.2.1:3478"))
     fake = transceiver(1)
     async with in_kubernetes(tmp_path, fake, **POOLS) as stack:
-        await ready(stack)
+        await takes_calls(stack)
         placed = await place(stack.client)
         api.is_down = True
         api.close_watches()

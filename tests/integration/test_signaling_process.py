@@ -37,7 +37,7 @@ async def test_a_call_is_placed_over_real_http_and_sigterm_waits_for_requests_un
         async with httpx.AsyncClient(base_url=running.url, headers=HEADERS) as client:
 
             async def ready() -> bool:
-                return (await client.get("/readyz")).status_code == 200
+                return bool((await client.get("/readyz")).json()["can_place"])
 
             await until(ready)
             call = await place(client)

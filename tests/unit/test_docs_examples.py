@@ -108,10 +108,24 @@ async def is_model_list(example: Any, folder: Path) -> None:
         assert (await stack.client.get("/v1/models")).json() == example
 
 
+async def is_readiness(example: Any, folder: Path) -> None:
+    draining = [FakeTransceiver(pod=pod, draining=True) for pod in range(example["transceivers"])]
+    async with signaling(folder, *draining, advertise=("1=192.0.2.1:3478",)) as stack:
+        answer = (await stack.client.get("/readyz")).json()
+    assert answer.pop("why_no_call").startswith(example.pop("why_no_call").removesuffix("…"))
+    assert answer == example
+
+
 JSON_EXAMPLES: dict[tuple[str, frozenset[str]], Callable[[Any, Path], Awaitable[None]]] = {
     ("docs/wire.md", frozenset({"version", "ice", "hop"})): is_key_file,
     ("docs/wire.md", frozenset({"version", "transceivers"})): is_route_file,
     ("docs/cli.md", frozenset({"http", "udp", "keys", "relays", "transceivers", "signaling"})): is_state_file,
+    (
+        "docs/operations.md",
+        frozenset(
+            {"ready", "why", "can_place", "why_no_call", "transceivers", "transceivers_live", "advertised"},
+        ),
+    ): is_readiness,
     ("docs/http-api.md", frozenset({"error"})): is_error,
     (
         "docs/http-api.md",

@@ -26,6 +26,8 @@ HANG_UP_LIMIT_S = 2.0
 ICE_GUESS = "does the advertised address lead to the relay's UDP port?"
 DTLS_GUESS = "larger packets may get lost on the way"
 MAX_ANSWER = 128 * 1024
+MAX_SAID = 300
+"""Characters of a server's own words that are shown."""
 """Bytes of a body. An SDP answer has some KiB."""
 
 
@@ -211,7 +213,10 @@ class CallsApi:
             return f"the certificate of {host} is not trusted: {error}"
         if any(isinstance(cause, ssl.SSLError) for cause in causes):
             return f"what answers at {self._url} speaks no TLS: {self._right_scheme_and_port}"
-        return f"nobody answers at {self._url}: is `usher up` running?"
+        return (
+            f"nobody answers at {self._url}: on one machine, is `usher up` running? In Kubernetes, is a pod of "
+            "signaling ready, and is the port-forward, Ingress or load balancer to it there?"
+        )
 
     @property
     def _right_scheme_and_port(self) -> str:
@@ -229,6 +234,12 @@ class CallsApi:
             raise CallError(f"the server is at fault: its Location {location[:200]!r} is no HTTP URL") from None
         return url
 
+
+_UNAVAILABLE = {
+    "no_transceiver": "no transceiver takes the call now",
+    "no_address": "the server has no relay to send us to",
+}
+"""By the code of a 503."""
 
 _END_REASONS = {
     "backend_failed": ("the backend failed", ": see the transceiver's log"),
@@ -259,12 +270,16 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _refusal(answer: _Answer, *, with_key: bool) -> str:
+    code = ""
     try:
-        said = str(answer.json()["error"]["message"])
+        error = answer.json()["error"]
+        said, code = str(error["message"]), str(error["code"])
     except (ValueError, KeyError, TypeError):
         said = answer.text
-    said = " ".join(said.split())[:200]
+    said = " ".join(said.split())[:MAX_SAID]
     no_api = "there is no calls API here: is this the base URL of usher?"
+    # One that signaling did not write comes from what stands before it.
+    no_server = "a proxy finds no server behind it: in Kubernetes, is a pod of signaling ready?"
     words = {
         400: "the server does not like our offer",
         401: f"the server {'does not take this key' if with_key else 'wants a key'} (--api-key, or USHER_API_KEY)",
@@ -272,7 +287,7 @@ def _refusal(answer: _Answer, *, with_key: bool) -> str:
         404: no_api,
         405: no_api,
         429: "the server has too many requests",
-        502: "the server could not make the call",
-        503: "no transceiver takes the call now",
+        502: "the server could not make the call" if code else no_server,
+        503: _UNAVAILABLE.get(code, "the server takes no call now") if code else no_server,
     }.get(answer.status, "the server refused")
     return f"{words} (HTTP {answer.status}{f': {said}' if said else ''})"

@@ -15,7 +15,7 @@ LIMIT_S = 30.0
 
 
 async def wait_until_calls_succeed(members: Members) -> None:
-    """Return when signaling says that it can place calls and every relay says that it forwards to every transceiver.
+    """Return when signaling says that it can place a call and every relay says that it forwards to every transceiver.
 
     Raises LocalError with the last answers after 30 s.
     """
@@ -40,7 +40,10 @@ async def _missing(client: httpx.AsyncClient, members: Members) -> list[str]:
             answer = await client.get(f"{base}/readyz")
             if not answer.is_success:
                 missing.append(f"{member.name} says {answer.status_code} {answer.text[:200].strip()}")
-            elif member in members.of("relay"):
+            elif member in members.of("signaling"):
+                # It is ready, too, while nobody takes calls.
+                missing += [f"{member.name} says: {why}"] if (why := answer.json()["why_no_call"]) else []
+            else:
                 known = _routes(await client.get(f"{base}/routes", params={"limit": 1000}))
                 wanted = {str(transceiver.route) for transceiver in members.transceivers()}
                 missing += [f"{member.name} has no route to {route}" for route in sorted(wanted - known)]

@@ -17,15 +17,18 @@ def add_health_routes(app: FastAPI, services: Services) -> None:
         return JSONResponse({"live": True})
 
     async def readyz() -> Response:
-        """200 when a call could be placed, else 503. A full fleet is ready: calls get a proper 503 here."""
-        ready = services.calls.can_place and not services.ending.is_set()
+        """200 while requests should come here, else 503; and whether a call could be placed, which is not the same."""
+        found = services.readiness.look()
         state = {
-            "ready": ready,
+            "ready": found.ready,
+            "why": list(found.unready),
+            "can_place": found.can_place,
+            "why_no_call": found.no_call,
             "transceivers": len(services.directory.transceivers),
             "transceivers_live": services.directory.live_count(),
             "advertised": len(services.directory.advertised),
         }
-        return JSONResponse(state, 200 if ready else 503)
+        return JSONResponse(state, 200 if found.ready else 503)
 
     async def metrics() -> Response:
         """Prometheus metrics."""
