@@ -4,14 +4,13 @@ import itertools
 import json
 import re
 import shlex
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.chart.rendering import CHART, RELEASE, ROOT, helm, objects, pods, template
+from tests.chart.rendering import RELEASE, ROOT, helm, objects, pods, template
 from tests.pages import Block, blocks, codes, pages
 
 PAGE = ROOT / "docs" / "kubernetes.md"
@@ -88,26 +87,6 @@ def test_what_a_hook_may_leave_has_the_labels_that_the_page_deletes_by(scenario:
     for one in left:
         labels = one["metadata"]["labels"]
         assert (labels["app.kubernetes.io/instance"], labels["app.kubernetes.io/component"]) == (RELEASE, "uninstall")
-
-
-def notes(folder: Path, *arguments: str) -> str:
-    """What Helm says after an install. It does so on a cluster only, so a copy of the chart renders it as an object."""
-    chart = folder / "usher"
-    shutil.copytree(CHART, chart)
-    (chart / "templates" / "NOTES.txt").rename(chart / "NOTES.txt")
-    (chart / "templates" / "notes.yaml").write_text('notes: {{ tpl (.Files.Get "NOTES.txt") . | toJson }}')
-    outcome = helm("template", RELEASE, str(chart), "--namespace=usher", "--show-only=templates/notes.yaml", *arguments)
-    assert outcome.returncode == 0, outcome.stderr
-    return str(yaml.safe_load(outcome.stdout)["notes"])
-
-
-@pytest.mark.needs("helm")
-@pytest.mark.parametrize("deadline", [4500, 60])
-def test_the_notes_say_how_long_an_uninstall_has_to_be_given(deadline: int, tmp_path: Path) -> None:
-    said = notes(tmp_path, f"--set=uninstall.deadlineSeconds={deadline}")
-    [given] = re.findall(rf"^helm uninstall {RELEASE} --namespace usher --timeout (\d+)s$", said, re.MULTILINE)
-    assert int(given) > deadline
-    assert "never delete the namespace first" in said
 
 
 def test_the_page_gives_an_uninstall_more_time_than_its_job_has_and_warns_of_deleting_the_namespace() -> None:

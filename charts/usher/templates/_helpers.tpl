@@ -114,3 +114,10 @@ http://{{ include "usher.component" (list . "signaling") }}.{{ .Release.Namespac
 {{- fail "relay.pool.create and transceiver.pool.create need the kinds RelayPool and TransceiverPool in the cluster: install without them first, then `helm upgrade` with them" -}}
 {{- end -}}
 {{- end -}}
+
+{{/* Whether calls come through an Ingress or HTTPRoute: "true" or "" (its block) */}}
+{{- define "usher.passesCalls" -}}
+{{- if .enabled -}}
+{{- range .paths }}{{ if hasPrefix (printf "%s/" (trimSuffix "/" .)) "/v1/realtime/calls/" }}true{{ end }}{{ end -}}
+{{- end -}}
+{{- end -}}
