@@ -20,6 +20,7 @@ from usher_operator import names
 from usher_operator.actions import Reference
 from usher_operator.api.relay_pool import RelayPool
 from usher_operator.api.transceiver_pool import TransceiverPool
+from usher_operator.identity.cluster_ids import candidates
 from usher_operator.identity.lease import ClusterLease, read_leases
 from usher_operator.kube import ForbiddenError, KubeApi
 from usher_operator.loads import Loads
@@ -185,7 +186,7 @@ class Observer:
         )
         pods = self._pods.of_pool(namespace, names.TRANSCEIVER, name)
         holders = await self._holders(leases)
-        cluster = pool.status.cluster_id or pool.spec.cluster_id or _held(leases, f"{namespace}/{name}")
+        clusters = candidates(pool, leases)
         live = [pod for pod in pods if pod.is_live]
         # Who ends is chosen by loads, so they must not be old then.
         is_choosing = len(live) > pool.spec.replicas
@@ -196,7 +197,7 @@ class Observer:
         )
         return TransceiverPoolSeen(
             pods=pods,
-            cluster_pod_ids=pod_ids(self._pods.of_cluster(str(cluster))),
+            cluster_pod_ids=pod_ids(pod for each in clusters for pod in self._pods.of_cluster(str(each))),
             loads={} if token is None else await self._loads.look(pods, pool.spec.media.http_port, token, urgent),
             deployment=deployment,
             children=_by_key(others),
@@ -396,10 +397,6 @@ def _by_key(children: Iterable[Json | None]) -> dict[str, Json]:
 def _split(holder: str) -> tuple[str, str, str]:
     namespace, _, name = holder.partition("/")
     return namespace, names.TRANSCEIVER, name
-
-
-def _held(leases: Iterable[ClusterLease], holder: str) -> int | None:
-    return next((lease.cluster for lease in leases if lease.holder == holder), None)
 
 
 async def _nothing() -> tuple[NodeSeen, ...]:

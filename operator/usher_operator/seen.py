@@ -87,7 +87,7 @@ class TransceiverPoolSeen:
     pods: tuple[PodSeen, ...]
     """All pods of the pool, ending ones too."""
     cluster_pod_ids: tuple[int, ...]
-    """Pod ids of all pods anywhere in sight that carry the pool's cluster id."""
+    """Pod ids of all pods anywhere in sight that carry a cluster id which may be the pool's."""
     loads: Mapping[str, Load]
     """By pod uid; a pod that did not answer is missing."""
     deployment: Json | None

@@ -35,6 +35,21 @@ OTHER = "fleet/other"
     ("spec", "status", "leases", "holders", "cluster", "reason"),
     [
         pytest.param({}, {}, [], [], 100, "Claiming", id="the first of the range"),
+        pytest.param({}, {"clusterID": 101}, [(OTHER, 101)], [OTHER], 100, "Claiming", id="a status copied from it"),
+        pytest.param({}, {"clusterID": 101}, [(OTHER, 101)], [], 100, "Claiming", id="copied, the other pool is gone"),
+        pytest.param(
+            {}, {"clusterID": 102}, [("fleet/voice", 101)], [], 101, "Allocated", id="a status that somebody wrote"
+        ),
+        pytest.param(
+            {},
+            {"clusterID": 101},
+            [("fleet/voice", 100), ("fleet/voice", 101)],
+            [],
+            101,
+            "Allocated",
+            id="of several the one in the status",
+        ),
+        pytest.param({}, {"clusterID": 101}, [("", 101)], [], 101, "Claiming", id="the Lease was emptied"),
         pytest.param({}, {}, [(OTHER, 100)], [OTHER], 101, "Claiming", id="the first that nobody ever had"),
         pytest.param({}, {}, [(OTHER, 100)], [], 101, "Claiming", id="an unused one before one given back"),
         pytest.param({}, {}, [(OTHER, i) for i in (100, 101, 102)], [], 100, "Claiming", id="one given back"),
@@ -46,7 +61,6 @@ OTHER = "fleet/other"
         pytest.param({"clusterID": 7}, {}, [(OTHER, 7)], [OTHER], None, "Taken", id="pinned, but of another pool"),
         pytest.param({"clusterID": 7}, {}, [(OTHER, 7)], [], 7, "Claiming", id="pinned, the other pool is gone"),
         pytest.param({}, {"clusterID": 101}, [], [], 101, "Claiming", id="the Lease was deleted"),
-        pytest.param({}, {"clusterID": 101}, [(OTHER, 101)], [OTHER], None, "Taken", id="lost to another pool"),
         pytest.param(
             {"clusterID": 7}, {"clusterID": 101}, [("fleet/voice", 101)], [], 101, "Immutable", id="pinned too late"
         ),
@@ -63,6 +77,39 @@ def test_a_pool_gets_its_cluster_id(
     found = read_leases(make_lease(holder, cluster=number) for holder, number in leases)
     claim = claim_cluster_id(make_pool(spec, status), found, frozenset(holders), DEFAULTS)
     assert (claim.cluster, claim.verdict.reason) == (cluster, reason)
+
+
+@pytest.mark.parametrize("holds", [(), (100,)])
+def test_an_id_that_its_pods_carry_a_pool_keeps_or_says_who_took_it(holds: tuple[int, ...]) -> None:
+    leases = read_leases([make_lease(OTHER, cluster=101), *(make_lease(cluster=each) for each in holds)])
+    pool, used = make_pool(status={"clusterID": 101}), frozenset([101])
+    claim = claim_cluster_id(pool, leases, frozenset([OTHER]), DEFAULTS, used)
+    assert (claim.cluster, claim.verdict.reason) == (None, "Taken")
+    assert claim_cluster_id(pool, {}, frozenset(), DEFAULTS, used).cluster == 101
+
+
+def test_a_status_copied_from_another_pool_is_set_right_and_gives_none_of_its_ids() -> None:
+    pool = make_pool(status={"clusterID": 101})
+    leases = (make_lease(OTHER, cluster=101),)
+    first = make_plan(pool, deployment=None, children={}, leases=leases, holders=frozenset([OTHER]))
+    (claim,) = [action for action in first.actions if isinstance(action, Create)]
+    assert claim.manifest["metadata"]["name"] == "usher-cluster-100"
+    held = make_plan(pool, deployment=None, leases=(*leases, make_lease()), holders=frozenset([OTHER, "fleet/voice"]))
+    assert held.status["clusterID"] == 100
+    assert condition(held, "ClusterIDAllocated")["reason"] == "Allocated"
+
+
+@pytest.mark.parametrize(("pods", "claims"), [((), False), ((make_pod(),), True)])
+def test_a_pool_that_is_refused_claims_no_cluster_id_that_it_does_not_use(pods: tuple[Any, ...], claims: bool) -> None:
+    pool = make_pool()
+    theirs = {"metadata": {"name": "voice-transceiver", "ownerReferences": []}}
+    plan = make_plan(pool, *pods, deployment=theirs, children={}, leases=())
+    assert condition(plan, "Ready")["reason"] == "NameTaken"
+    assert any(isinstance(action, Create) for action in plan.actions) == claims
+    if not claims:
+        assert condition(plan, "ClusterIDAllocated")["reason"] == "NotAccepted"
+        assert "clusterID" not in plan.status
+        assert plan.look_again is None, "nothing comes by itself"
 
 
 def test_who_holds_a_taken_cluster_id_is_named() -> None:

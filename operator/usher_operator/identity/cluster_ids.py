@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from usher_operator.api.transceiver_pool import TransceiverPool
@@ -11,6 +11,9 @@ from usher_operator.identity.lease import ClusterLease
 from usher_operator.plan.defaults import Defaults
 
 _CONDITION = "ClusterIDAllocated"
+_NOT_ACCEPTED = Verdict(
+    _CONDITION, "Unknown", "NotAccepted", "The pool claims a cluster id once its spec is accepted; see Accepted."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,23 +38,57 @@ def pool_identity(pool: TransceiverPool) -> str:
 
 
 def claim_cluster_id(
-    pool: TransceiverPool, leases: Mapping[int, ClusterLease], holders: frozenset[str], defaults: Defaults
+    pool: TransceiverPool,
+    leases: Mapping[int, ClusterLease],
+    holders: frozenset[str],
+    defaults: Defaults,
+    used: frozenset[int] = frozenset(),
+    *,
+    is_accepted: bool = True,
 ) -> Claim:
-    """Return the pool's claim. Once an id is in the status the pool never has another one."""
+    """Return the pool's claim. An id that the pool has used it keeps for good.
+
+    Args:
+        pool: the pool.
+        leases: of all cluster ids that anybody had.
+        holders: pools that still exist or have pods.
+        defaults: of the operator.
+        used: cluster ids that pods and Deployment of this pool carry.
+        is_accepted: whether the spec can work; if not, no id is claimed that other pools could have.
+    """
     me = pool_identity(pool)
     pinned = pool.spec.cluster_id
-    cluster = pool.status.cluster_id or pinned or _held(me, leases) or _free(leases, holders, defaults)
+    cluster = _own(pool, me, leases, used) or _free(leases, holders, defaults)
     if cluster is None:
         return Claim(None, None, is_held=False, verdict=_exhausted(defaults))
     lease = leases.get(cluster)
     if lease is not None and lease.holder != me and not _is_free(lease, holders, defaults):
         return Claim(None, lease, is_held=False, verdict=_taken(cluster, lease.holder))
     is_held = lease is not None and lease.holder == me
+    if not (is_held or is_accepted or cluster in used):
+        return Claim(None, lease, is_held=False, verdict=_NOT_ACCEPTED)
     return Claim(cluster, lease, is_held, _verdict(cluster, pinned, is_held=is_held))
 
 
-def _held(me: str, leases: Mapping[int, ClusterLease]) -> int | None:
-    return min((cluster for cluster, lease in leases.items() if lease.holder == me), default=None)
+def candidates(pool: TransceiverPool, leases: Iterable[ClusterLease]) -> frozenset[int]:
+    """Return the cluster ids of which one may be the pool's already."""
+    me = pool_identity(pool)
+    told = {pool.status.cluster_id, pool.spec.cluster_id} | {lease.cluster for lease in leases if lease.holder == me}
+    return frozenset(each for each in told if each is not None)
+
+
+def _own(pool: TransceiverPool, me: str, leases: Mapping[int, ClusterLease], used: frozenset[int]) -> int | None:
+    """Return the id that the pool has or asks for.
+
+    People can write a status, or restore that of another pool: Lease, pods and Deployment tell what it really has.
+    """
+    told = pool.status.cluster_id
+    held = frozenset(cluster for cluster, lease in leases.items() if lease.holder == me)
+    if told is not None:
+        is_lost = not held and (told not in leases or not leases[told].holder)
+        if told in held | used or is_lost:
+            return told
+    return pool.spec.cluster_id or min(held & used, default=None) or min(held, default=None)
 
 
 def _free(leases: Mapping[int, ClusterLease], holders: frozenset[str], defaults: Defaults) -> int | None:

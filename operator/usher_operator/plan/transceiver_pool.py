@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from usher_core.decimals import read_decimal
+from usher_core.ids import MAX_CLUSTER
 from usher_operator.actions import Action, Apply, Delete, JsonPatch, Plan, Reference, SetDrain
 from usher_operator.api.common import seconds
 from usher_operator.api.transceiver_pool import TransceiverPool
@@ -51,10 +53,10 @@ def plan_transceiver_pool(pool: TransceiverPool, seen: TransceiverPoolSeen, now:
     A paused pool still gives ids: its Deployment goes on replacing pods that nodes lose, and one without an id would
     wait for ever. All else of it stays as it is.
     """
-    claim = claim_cluster_id(pool, read_leases(seen.leases), seen.holders, defaults)
+    accepted = _accepted(pool, seen, defaults)
+    claim = _claim(pool, seen, accepted, defaults)
     keys = keys_verdict(pool, seen)
     counts = count(seen.pods)
-    accepted = _accepted(pool, seen, defaults)
     workload = _look_at_workload(pool, seen, claim, accepted, defaults)
     chosen = _choose(pool, seen, workload)
     grants = _grants(pool, seen, claim, keys, chosen, now)
@@ -105,11 +107,22 @@ def plan_pod_ids(
     """
     if _is_deleting(pool):
         return ()
-    claim = claim_cluster_id(pool, read_leases(seen.leases), seen.holders, defaults)
-    workload = _look_at_workload(pool, seen, claim, _accepted(pool, seen, defaults), defaults)
+    accepted = _accepted(pool, seen, defaults)
+    claim = _claim(pool, seen, accepted, defaults)
+    workload = _look_at_workload(pool, seen, claim, accepted, defaults)
     chosen = _choose(pool, seen, workload)
     grants = _grants(pool, seen, claim, keys_verdict(pool, seen), chosen, now)
     return identity_actions(pool, claim, grants, defaults.identity_namespace, now) if grants.pairs else ()
+
+
+def _claim(pool: TransceiverPool, seen: TransceiverPoolSeen, accepted: Verdict, defaults: Defaults) -> Claim:
+    templates = [seen.deployment] if seen.deployment is not None and is_ours(seen.deployment, pool) else []
+    labels = [pod.labels for pod in seen.pods]
+    labels += [template["spec"]["template"]["metadata"].get("labels") or {} for template in templates]
+    found = (read_decimal(each.get(CLUSTER_ID_LABEL, ""), MAX_CLUSTER, 1) for each in labels)
+    used = frozenset(each for each in found if each is not None)
+    is_accepted = accepted.status == "True"
+    return claim_cluster_id(pool, read_leases(seen.leases), seen.holders, defaults, used, is_accepted=is_accepted)
 
 
 @dataclass(frozen=True, slots=True)
