@@ -84,3 +84,19 @@ async def test_a_slow_look_at_keys_keeps_the_pool_from_nothing_else(rig, monkeyp
         rig.scale(2)
         await rig.api.until(lambda: len(rig.api.all("Pod")) == 2, "three are gone")
         assert rig.condition("KeysReady")[0] == "True"
+
+
+async def test_the_lease_of_a_deleted_pool_stays_so_that_one_of_its_name_counts_on(rig):
+    async with rig.operator():
+        rig.pool(replicas=2)
+        await rig.ready()
+        before, cluster = rig.ids(), rig.status()["clusterID"]
+        rig.api.remove("TransceiverPool", NAMESPACE, "p")
+        await rig.api.until(lambda: not rig.api.all("TransceiverPool") and not rig.api.all("Pod"), "all is gone", 20)
+        lease = rig.api.get("Lease", "usher", f"usher-cluster-{cluster}")
+        assert lease["spec"]["holderIdentity"] == f"{NAMESPACE}/p"
+        assert int(lease["metadata"]["annotations"]["usher.fleet/last-pod-id"]) == max(before)
+        rig.pool(replicas=2)
+        await rig.ready()
+        assert rig.status()["clusterID"] == cluster
+        assert min(rig.ids()) > max(before)

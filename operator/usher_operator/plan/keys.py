@@ -39,6 +39,8 @@ OLD_KEY_MARGIN_S = 300
 """An old key is kept longer than the longest call by this: for clocks, and files that are read late."""
 BLOCKED_AFTER_S = 600
 """A rotation that waits longer is called blocked."""
+ASK_SOON_S = 1.0
+"""Between two looks where nobody needs our keys."""
 ASK_AGAIN_S = 5.0
 """Between two looks while a rotation waits for programs."""
 
@@ -125,7 +127,8 @@ def plan_keys(seen: KeysSeen, settings: KeySettings, now: float, fresh: bytes) -
         ours = [
             secret for secret in map(seen.secrets.get, secrets.ALL) if secret is not None and secrets.is_ours(secret)
         ]
-        return KeysPlan(tuple(map(secrets.delete, ours)), ())
+        # The next pool may come at any time, and shall not wait for its keys.
+        return KeysPlan(tuple(map(secrets.delete, ours)), (), look_again=ASK_SOON_S)
     try:
         token = _token(seen, fresh)
         stored = seen.secrets.get(names.KEY_SET_SECRET)
