@@ -7,6 +7,7 @@ comma  := ,
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+NATIVE := $(VENV)/.native
 PYTEST := $(BIN)/python -m pytest
 
 JOBS    ?= 4# test processes at a time; they wait more than they compute
@@ -23,7 +24,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup up test test-long lint types layers fmt crds chart images kind-up kind-down e2e fuzz bench clean
+.PHONY: help setup native up test test-long lint types layers fmt crds chart images kind-up kind-down e2e fuzz bench clean
+.PHONY: native-if-cargo # part of others
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,11 +42,24 @@ $(STAMP): pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group dev >&2
 	@touch $@
 
-up: $(STAMP) ## start everything here and print `ready URL` (ARGS="--relays 2 …" is passed on)
+native: $(NATIVE) ## build the native relay engine into .venv; needs Rust (again only when it changes)
+
+$(NATIVE): $(STAMP) $(wildcard relay/native/Cargo.* relay/native/*.toml relay/native/*.pyi relay/native/*/Cargo.toml) \
+		$(shell find relay/native/path/src relay/native/engine/src -name '*.rs' 2>/dev/null)
+	@command -v cargo >/dev/null || { echo 'the native engine needs Rust 1.85 or newer: https://rustup.rs' >&2; exit 1; }
+	@echo 'building the native relay engine, a minute or so the first time' >&2
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check ./relay/native >&2
+	@touch $@
+
+# Without it the Python engine does the same, slower: neither a missing nor a failing compiler stops anybody.
+native-if-cargo: $(STAMP)
+	@! command -v cargo >/dev/null || $(MAKE) --no-print-directory native || echo 'usher goes on with the Python engine' >&2
+
+up: native-if-cargo ## start everything here and print `ready URL` (ARGS="--relays 2 …" is passed on)
 	@exec $(BIN)/usher up $(ARGS)
 
 # Coverage would slow whole programs down (marker `programs`); what measures time (marker `timed`) runs alone.
-test: lint types layers ## lint, types, layers and every test this machine can run, with coverage; no root needed
+test: native-if-cargo lint types layers ## lint, types, layers and every test this machine can run, with coverage; no root needed
 	$(PYTEST) -n $(JOBS) -m 'not programs and not timed and not long and not e2e' --cov --cov-report=term
 	$(PYTEST) -n 2 --dist=loadfile -m 'programs and not timed and not long and not e2e'
 	$(PYTEST) -m 'timed and not long and not e2e'
@@ -106,5 +121,5 @@ bench: $(STAMP) ## run every bench; numbers on stdout
 
 clean: ## remove .venv, caches and what builds leave
 	rm -rf $(VENV) build dist .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache \
-		.import_linter_cache tests/browser/node_modules
+		.import_linter_cache tests/browser/node_modules relay/native/target
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -15,7 +15,9 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
+
+import pytest
 
 from tests.relay_rig import ALIVE, HOP_KEY, HOP_KEYS, key_file, key_text
 from usher_core import hop
@@ -23,9 +25,10 @@ from usher_core.hop import HopType, Outer, Record
 from usher_core.ids import ClientPath, Route
 from usher_core.ids import join_host_port as joined
 from usher_core.ids import split_host_port as parted
+from usher_core.keys import KeyFile
 from usher_core.routes import RouteTable, Transceiver
 from usher_relay.counters import Drop
-from usher_relay.engine.interface import EngineConfig
+from usher_relay.engine.interface import Engine, EngineConfig
 from usher_relay.engine.python_engine import PythonEngine
 from usher_relay.listeners import parse_listener
 from usher_relay.state import Limits
@@ -33,6 +36,7 @@ from usher_relay.state import Limits
 DEADLINE = 5.0
 SILENCE = 0.05
 """Loopback delivers within the call that sends, so what has not come by now does not come."""
+MakeEngine: TypeAlias = Callable[[EngineConfig, KeyFile], Engine]
 START = "from usher_cli.main import main; main()"
 
 
@@ -49,6 +53,23 @@ def udp(host: str, port: int = 0) -> socket.socket:
     sock.bind((host, port))
     sock.settimeout(DEADLINE)
     return sock
+
+
+def make_python(config: EngineConfig, keys: KeyFile) -> Engine:
+    return PythonEngine(config, keys)
+
+
+def make_native(config: EngineConfig, keys: KeyFile) -> Engine:
+    from usher_relay.engine.native_engine import NativeEngine
+
+    return NativeEngine(config, keys)
+
+
+BOTH_ENGINES = [
+    pytest.param(make_python, id="python"),
+    pytest.param(make_native, id="native", marks=pytest.mark.needs("native engine")),
+]
+"""Whatever an engine does, the other does too: tests of their behaviour run with both."""
 
 
 class Client:
@@ -152,12 +173,20 @@ class Network:
 
 
 class RunningEngine:
-    """The Python engine in this process."""
+    """An engine in this process; the Python one unless `make` says otherwise."""
 
-    def __init__(self, *listeners: str, upstream: str = "127.0.0.1", hop_mtu: int = 0, limits: Limits | None = None):
-        parsed = tuple(parse_listener(listener) for listener in listeners)
-        config = EngineConfig(parsed, upstream, limits or Limits(), hop_mtu, 1 << 20, 1 << 20)
-        self.engine = PythonEngine(config, key_file())
+    def __init__(
+        self,
+        *listeners: str,
+        upstream: str = "127.0.0.1",
+        hop_mtu: int = 0,
+        limits: Limits | None = None,
+        workers: int = 1,
+        make: MakeEngine = PythonEngine,
+    ) -> None:
+        parsed = tuple(map(parse_listener, listeners))
+        config = EngineConfig(parsed, upstream, limits or Limits(), hop_mtu, 1 << 20, 1 << 20, workers)
+        self.engine = make(config, key_file())
 
     def __enter__(self) -> Self:
         self.engine.start()

@@ -41,6 +41,10 @@ def _atheris() -> str | None:
     return "atheris" if importlib.util.find_spec("atheris") else None
 
 
+def _native_engine() -> str | None:
+    return "usher_relay_native" if importlib.util.find_spec("usher_relay_native") else None
+
+
 def _libopus() -> str | None:
     for name in ("libopus.so.0", ctypes.util.find_library("opus")):
         try:
@@ -79,7 +83,8 @@ def _kubernetes() -> str | None:
 
 TOOLS = {
     "atheris": Tool(_atheris, "run `make setup` with CPython 3.11 to 3.14 on Linux x86_64: atheris has wheels there"),
-    "cargo": Tool(_program("cargo"), "install Rust with rustup, or `apt install cargo`"),
+    "cargo": Tool(_program("cargo"), "install Rust 1.85 or newer: https://rustup.rs, or `apt install cargo-web`"),
+    "clippy": Tool(_program("cargo-clippy"), "`rustup component add clippy`, or `apt install rust-web-clippy`"),
     "chromium": Tool(_chromium, "`apt install chromium`, or set USHER_CHROMIUM to the path of one"),
     "curl": Tool(_program("curl"), "`apt install curl`"),
     "go": Tool(_program("go"), "install Go, or `apt install golang-go`"),
@@ -90,9 +95,12 @@ TOOLS = {
     "libopus": Tool(_libopus, "`apt install libopus0`"),
     "node": Tool(_node, "`apt install nodejs npm`"),
     "package-index": Tool(_package_index, "let pip reach a Python package index"),
+    "native engine": Tool(_native_engine, "install Rust, then `make native`"),
+    "rustfmt": Tool(_program("cargo-fmt"), "`rustup component add rustfmt`, or `apt install rustfmt-web`"),
     "redis-server": Tool(_program("redis-server"), "`apt install redis-server`"),
     "root": Tool(_root, "run as root: network namespaces need it"),
     "sysctl": Tool(_program("sysctl"), "`apt install procps`"),
+    "valgrind": Tool(_program("valgrind"), "`apt install valgrind`"),
 }
 
 

@@ -83,11 +83,13 @@ class Downlink:
                 or not holds_one_record(datagram)
             ):
                 refused = self._take_the_long_way(batch, datagram, route, key)
+                timely = b""
                 if refused is not None:
                     drops[refused] += 1
             elif not is_authentic(datagram, key.key):
                 drops[Drop.HOP_MAC] += 1
             elif datagram[TIME] != timely and not self._is_timely(int.from_bytes(datagram[TIME]), unix_ms):
+                timely = b""
                 drops[Drop.HOP_TIME] += 1
             else:
                 timely = datagram[TIME]

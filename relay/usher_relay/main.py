@@ -166,4 +166,6 @@ def _engine_config(settings: RelaySettings) -> EngineConfig:
         hop_mtu=settings.hop_mtu,
         receive_buffer=settings.receive_buffer,
         send_buffer=settings.send_buffer,
+        workers=settings.workers,
+        bundle=settings.bundle,
     )

@@ -40,6 +40,18 @@ class RelaySettings(RouteSettings):
     engine: Literal["auto", "python", "native"] = Field(
         default="auto", description="data path: native where installed, or the Python one"
     )
+    workers: int = Field(
+        default=0,
+        ge=0,
+        le=256,
+        description="data threads of the native engine, 0 = as many as the process may run at the same time:"
+        " CPU affinity and cgroup quota count",
+    )
+    bundle: bool = Field(
+        default=True,
+        description="let client datagrams that arrive together share a datagram to their transceiver, where it fits the"
+        " hop; native engine only",
+    )
     grace: float = Field(
         default=0,
         ge=0,

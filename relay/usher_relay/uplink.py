@@ -28,7 +28,7 @@ from usher_core import stun
 from usher_core.datagram import DatagramClass, classify
 from usher_core.errors import RemoteError
 from usher_core.hop import MAC_PAYLOAD_LENGTH, RecordFlag, split
-from usher_core.rtp import is_rtcp, peek_ssrc
+from usher_core.rtp import RTP_HEADER_LENGTH, is_rtcp, peek_ssrc
 from usher_core.stun import StunClass, StunMessage
 from usher_relay.counters import Drop
 from usher_relay.flow import Flow
@@ -210,6 +210,9 @@ class Uplink:
     def _learn_ssrc(self, flow: Flow, datagram: bytes) -> None:
         # On probation the packet may be anybody's; and RTCP of a client that also sends RTP would only swap the two.
         if flow.probation_until or (flow.ssrc and is_rtcp(datagram)):
+            return
+        # What is too short to be either, SRTCP with its tag included (RFC 3711 section 3.4), says nothing.
+        if len(datagram) < RTP_HEADER_LENGTH:
             return
         ssrc = peek_ssrc(datagram)
         if ssrc is not None:

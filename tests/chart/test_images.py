@@ -13,8 +13,9 @@ COPIED = re.findall(r"^COPY (?!--from)(.+) \S+$", FILES["relay"], re.MULTILINE)
 
 
 def build_stage(text: str) -> str:
-    """Everything up to the copy of what was built, which layers are shared by."""
-    return text[text.index("\nARG BASE_IMAGE") : text.index("COPY --from=build")]
+    """The stage that builds, and the last one up to the copy of what was built: by these, layers are shared."""
+    build, *_, last = text[text.index("\nARG BASE_IMAGE") :].split("\nFROM ")[1:]
+    return build.partition("\n\n")[0].strip() + "\n" + last[: last.index("COPY --from=build")]
 
 
 def test_there_is_one_image_for_each_program() -> None:

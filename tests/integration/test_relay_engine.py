@@ -1,25 +1,26 @@
-"""The Python engine on real sockets of the loopback interface."""
+"""What every engine does, on real sockets of the loopback interface."""
 
-import errno
-import socket
+import functools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 import pytest
 import structlog
 
-from tests.relay_network import Client, FakeTransceiver, Network, RunningEngine, udp, until
+from tests.relay_network import BOTH_ENGINES, Client, FakeTransceiver, MakeEngine, Network, RunningEngine, udp, until
 from tests.relay_rig import DTLS, POD_A, POD_B, Session, key_file, rtp, session
 from usher_core import hop
 from usher_core.errors import LocalError
 from usher_core.hop import RecordFlag
 from usher_relay.counters import Drop
 from usher_relay.engine.interface import EngineConfig
-from usher_relay.engine.python_engine import BATCH, PythonEngine
-from usher_relay.engine.sockets import drop_reason
+from usher_relay.engine.python_engine import BATCH
 from usher_relay.listeners import parse_listener
 from usher_relay.state import Limits
+
+Run: TypeAlias = Callable[..., RunningEngine]
 
 
 @pytest.fixture
@@ -32,6 +33,17 @@ def net() -> Iterator[Network]:
 @pytest.fixture
 def pod(net: Network) -> FakeTransceiver:
     return net.pod(POD_A)
+
+
+@pytest.fixture(params=BOTH_ENGINES)
+def make(request: pytest.FixtureRequest) -> MakeEngine:
+    engine: MakeEngine = request.param
+    return engine
+
+
+@pytest.fixture
+def run(make: MakeEngine) -> Run:
+    return functools.partial(RunningEngine, make=make)
 
 
 def talk(client: Client, pod: FakeTransceiver, at: Session) -> None:
@@ -49,17 +61,17 @@ def talk(client: Client, pod: FakeTransceiver, at: Session) -> None:
     assert client.receive()[0] == rtp(8)
 
 
-def test_a_call_over_ipv4(net: Network, pod: FakeTransceiver) -> None:
-    with RunningEngine("1=127.0.0.1:0") as relay:
+def test_a_call_over_ipv4(run: Run, net: Network, pod: FakeTransceiver) -> None:
+    with run("1=127.0.0.1:0") as relay:
         relay.set_routes(pod)
         talk(net.client(relay.at(1)), pod, session(POD_A))
         assert relay.drops() == {}
 
 
 @pytest.mark.needs("ipv6")
-def test_a_call_over_ipv6(net: Network) -> None:
+def test_a_call_over_ipv6(run: Run, net: Network) -> None:
     pod = net.pod(POD_A, "::1")
-    with RunningEngine("1=[::1]:0", upstream="::1") as relay:
+    with run("1=[::1]:0", upstream="::1") as relay:
         relay.set_routes(pod)
         talk(net.client(relay.at(1)), pod, session(POD_A))
 
@@ -67,17 +79,17 @@ def test_a_call_over_ipv6(net: Network) -> None:
 @pytest.mark.needs("ipv6")
 @pytest.mark.parametrize("pod_host", ["127.0.0.1", "::1"])
 @pytest.mark.parametrize("listener", ["1=127.0.0.1:0", "1=[::1]:0"])
-def test_an_ipv6_upstream_reaches_pods_of_both_families(net: Network, listener: str, pod_host: str) -> None:
+def test_an_ipv6_upstream_reaches_pods_of_both_families(run: Run, net: Network, listener: str, pod_host: str) -> None:
     pod = net.pod(POD_A, pod_host)
-    with RunningEngine(listener, upstream="::") as relay:
+    with run(listener, upstream="::") as relay:
         relay.set_routes(pod)
         talk(net.client(relay.at(1)), pod, session(POD_A))
 
 
 @pytest.mark.needs("ipv6")
-def test_a_pod_of_a_family_without_socket_is_said_and_dropped(net: Network, pod: FakeTransceiver) -> None:
+def test_a_pod_of_a_family_without_socket_is_said_and_dropped(run: Run, net: Network, pod: FakeTransceiver) -> None:
     other = net.pod(POD_B, "::1")
-    with RunningEngine("1=127.0.0.1:0", upstream="0.0.0.0") as relay:
+    with run("1=127.0.0.1:0", upstream="0.0.0.0") as relay:
         with structlog.testing.capture_logs() as lines:
             relay.set_routes(pod, other)
         assert lines[0]["fix"] == "--upstream ::"
@@ -87,8 +99,8 @@ def test_a_pod_of_a_family_without_socket_is_said_and_dropped(net: Network, pod:
 
 
 @pytest.mark.needs("ipv6")
-def test_several_listeners_keep_their_clients_apart(net: Network, pod: FakeTransceiver) -> None:
-    with RunningEngine("1=127.0.0.1:0", "7=127.0.0.1:0", "8=[::1]:0") as relay:
+def test_several_listeners_keep_their_clients_apart(run: Run, net: Network, pod: FakeTransceiver) -> None:
+    with run("1=127.0.0.1:0", "7=127.0.0.1:0", "8=[::1]:0") as relay:
         relay.set_routes(pod)
         clients = [net.client(relay.at(number)) for number in (1, 7, 8)]
         for number, client in enumerate(clients):
@@ -101,8 +113,10 @@ def test_several_listeners_keep_their_clients_apart(net: Network, pod: FakeTrans
         relay.wait_for_drops({Drop.UNKNOWN_ADDRESS: 1})
 
 
-def test_a_wildcard_listener_answers_from_the_address_that_was_asked(net: Network, pod: FakeTransceiver) -> None:
-    with RunningEngine("1=0.0.0.0:0") as relay:
+def test_a_wildcard_listener_answers_from_the_address_that_was_asked(
+    run: Run, net: Network, pod: FakeTransceiver
+) -> None:
+    with run("1=0.0.0.0:0") as relay:
         relay.set_routes(pod)
         port = relay.at(1).rpartition(":")[2]
         for number, host in enumerate(("127.0.0.1", "127.0.0.2", "127.0.0.3")):
@@ -110,8 +124,8 @@ def test_a_wildcard_listener_answers_from_the_address_that_was_asked(net: Networ
 
 
 @pytest.mark.needs("ipv6")
-def test_a_wildcard_listener_of_ipv6_serves_ipv6_only(net: Network, pod: FakeTransceiver) -> None:
-    with RunningEngine("1=[::]:0") as relay:
+def test_a_wildcard_listener_of_ipv6_serves_ipv6_only(run: Run, net: Network, pod: FakeTransceiver) -> None:
+    with run("1=[::]:0") as relay:
         relay.set_routes(pod)
         port = relay.at(1).rpartition(":")[2]
         talk(net.client(f"[::1]:{port}"), pod, session(POD_A))
@@ -120,9 +134,11 @@ def test_a_wildcard_listener_of_ipv6_serves_ipv6_only(net: Network, pod: FakeTra
         assert pod.hears_nothing()
 
 
-def test_an_answer_without_flow_leaves_from_where_its_check_arrived(net: Network, pod: FakeTransceiver) -> None:
+def test_an_answer_without_flow_leaves_from_where_its_check_arrived(
+    run: Run, net: Network, pod: FakeTransceiver
+) -> None:
     other = net.pod(POD_B)
-    with RunningEngine("1=0.0.0.0:0") as relay:
+    with run("1=0.0.0.0:0") as relay:
         relay.set_routes(pod, other)
         port = relay.at(1).rpartition(":")[2]
         client = net.client(f"127.0.0.1:{port}")
@@ -133,8 +149,8 @@ def test_an_answer_without_flow_leaves_from_where_its_check_arrived(net: Network
         assert client.receive() == (b"success of another session", f"127.0.0.2:{port}")
 
 
-def test_a_datagram_that_does_not_fit_the_hop_is_cut_in_two(net: Network, pod: FakeTransceiver) -> None:
-    with RunningEngine("1=127.0.0.1:0", hop_mtu=1400) as relay:
+def test_a_datagram_that_does_not_fit_the_hop_is_cut_in_two(run: Run, net: Network, pod: FakeTransceiver) -> None:
+    with run("1=127.0.0.1:0", hop_mtu=1400) as relay:
         relay.set_routes(pod)
         client = net.client(relay.at(1))
         talk(client, pod, session(POD_A))
@@ -145,54 +161,18 @@ def test_a_datagram_that_does_not_fit_the_hop_is_cut_in_two(net: Network, pod: F
         assert (first.flags, second.flags) == (RecordFlag.SPLIT, RecordFlag.SPLIT | RecordFlag.LAST_PART)
 
 
-def test_the_kernel_is_asked_how_much_the_way_to_a_pod_carries(net: Network, pod: FakeTransceiver) -> None:
-    with RunningEngine("1=127.0.0.1:0") as relay:
+def test_the_kernel_is_asked_how_much_the_way_to_a_pod_carries(run: Run, net: Network, pod: FakeTransceiver) -> None:
+    with run("1=127.0.0.1:0") as relay:
         relay.set_routes(pod)
         (route,) = relay.engine.routes(1)
         assert route.hop_size > 60_000, "loopback carries 64 KiB"
         assert (route.route, route.udp) == ("1/17/0", pod.entry.udp)
 
 
-def test_upstream_datagrams_are_never_fragmented() -> None:
-    with RunningEngine("1=127.0.0.1:0") as relay:
-        sock = relay.engine._upstream.socket
-        assert sock.getsockopt(socket.IPPROTO_IP, 10) == 2  # IP_MTU_DISCOVER, IP_PMTUDISC_DO
-
-
-def test_a_narrower_link_on_the_way_is_learnt_from_a_send_that_was_too_long(net: Network, pod: FakeTransceiver) -> None:
-    with RunningEngine("1=127.0.0.1:0") as relay:
-        relay.set_routes(pod)
-        engine = relay.engine
-        address = pod.socket.getsockname()
-        route = engine._routes_by_address[address]
-        route.set_hop_size(9_000)
-        too_long = OSError(errno.EMSGSIZE, "too long")
-        engine._hop_send_failed(too_long, address, 10.0)
-        assert route.hop_size > 60_000, "asked again"
-        route.set_hop_size(9_000)
-        engine._hop_send_failed(too_long, address, 10.5)
-        assert route.hop_size == 9_000, "but not for every packet"
-        assert relay.drops() == {Drop.SEND_TOO_LONG: 2}
-
-
-@pytest.mark.parametrize(
-    ("number", "reason"),
-    [
-        (errno.EAGAIN, Drop.SEND_AGAIN),
-        (errno.ENOBUFS, Drop.SEND_NO_BUFFERS),
-        (errno.EMSGSIZE, Drop.SEND_TOO_LONG),
-        (errno.ENETUNREACH, Drop.SEND_REFUSED),
-        (errno.EPERM, Drop.SEND_REFUSED),
-    ],
-)
-def test_a_failed_send_is_counted_by_its_reason(number: int, reason: Drop) -> None:
-    assert drop_reason(OSError(number, "no")) is reason
-
-
 def test_an_answer_that_the_kernel_refuses_is_counted_and_nothing_else_happens(
-    net: Network, pod: FakeTransceiver
+    run: Run, net: Network, pod: FakeTransceiver
 ) -> None:
-    with RunningEngine("1=127.0.0.1:0") as relay:
+    with run("1=127.0.0.1:0") as relay:
         relay.set_routes(pod)
         client = net.client(relay.at(1))
         client.send(session(POD_A).check())
@@ -205,8 +185,8 @@ def test_an_answer_that_the_kernel_refuses_is_counted_and_nothing_else_happens(
         assert client.receive()[0] == b"success"
 
 
-def test_a_client_of_another_family_than_its_listener_is_refused(net: Network, pod: FakeTransceiver) -> None:
-    with RunningEngine("1=127.0.0.1:0") as relay:
+def test_a_client_of_another_family_than_its_listener_is_refused(run: Run, net: Network, pod: FakeTransceiver) -> None:
+    with run("1=127.0.0.1:0") as relay:
         relay.set_routes(pod)
         client = net.client(relay.at(1))
         client.send(session(POD_A).check())
@@ -216,8 +196,8 @@ def test_a_client_of_another_family_than_its_listener_is_refused(net: Network, p
         relay.wait_for_drops({Drop.HOP_LISTENER: 1})
 
 
-def test_datagrams_longer_than_any_client_sends_are_dropped(net: Network, pod: FakeTransceiver) -> None:
-    with RunningEngine("1=127.0.0.1:0", "2=0.0.0.0:0") as relay:
+def test_datagrams_longer_than_any_client_sends_are_dropped(run: Run, net: Network, pod: FakeTransceiver) -> None:
+    with run("1=127.0.0.1:0", "2=0.0.0.0:0") as relay:
         relay.set_routes(pod)
         port = relay.at(2).rpartition(":")[2]
         for address in (relay.at(1), f"127.0.0.1:{port}"):
@@ -226,8 +206,8 @@ def test_datagrams_longer_than_any_client_sends_are_dropped(net: Network, pod: F
         relay.wait_for_drops({Drop.CLIENT_LENGTH: 4})
 
 
-def test_a_client_that_changes_its_port_is_found_by_its_ssrc(net: Network, pod: FakeTransceiver) -> None:
-    with RunningEngine("1=0.0.0.0:0") as relay:
+def test_a_client_that_changes_its_port_is_found_by_its_ssrc(run: Run, net: Network, pod: FakeTransceiver) -> None:
+    with run("1=0.0.0.0:0") as relay:
         relay.set_routes(pod)
         port = relay.at(1).rpartition(":")[2]
         old = net.client(f"127.0.0.2:{port}")
@@ -242,8 +222,8 @@ def test_a_client_that_changes_its_port_is_found_by_its_ssrc(net: Network, pod: 
         assert pod.receive().record.flags == 0
 
 
-def test_no_socket_starves_another(net: Network, pod: FakeTransceiver) -> None:
-    with RunningEngine("1=127.0.0.1:0", "2=127.0.0.1:0") as relay:
+def test_no_socket_starves_another(run: Run, net: Network, pod: FakeTransceiver) -> None:
+    with run("1=127.0.0.1:0", "2=127.0.0.1:0") as relay:
         relay.set_routes(pod)
         quiet = net.client(relay.at(2))
         talk(quiet, pod, session(POD_A))
@@ -270,8 +250,10 @@ def flood(stranger: Client, stop: threading.Event) -> None:
         time.sleep(0.001)
 
 
-def test_flows_routes_and_counts_can_be_looked_at_while_packets_pass(net: Network, pod: FakeTransceiver) -> None:
-    with RunningEngine("1=127.0.0.1:0") as relay:
+def test_flows_routes_and_counts_can_be_looked_at_while_packets_pass(
+    run: Run, net: Network, pod: FakeTransceiver
+) -> None:
+    with run("1=127.0.0.1:0") as relay:
         relay.set_routes(pod)
         client = net.client(relay.at(1))
         talk(client, pod, session(POD_A))
@@ -292,8 +274,8 @@ def test_flows_routes_and_counts_can_be_looked_at_while_packets_pass(net: Networ
         assert (uplink.received, uplink.forwarded) == (3, 3)
 
 
-def test_an_idle_data_thread_still_beats() -> None:
-    with RunningEngine("1=127.0.0.1:0") as relay:
+def test_an_idle_data_thread_still_beats(run: Run) -> None:
+    with run("1=127.0.0.1:0") as relay:
         ages = []
         for _ in range(20):
             ages.append(relay.engine.snapshot().heartbeat_age)
@@ -301,34 +283,9 @@ def test_an_idle_data_thread_still_beats() -> None:
         assert max(ages) < 1
 
 
-def test_a_fault_of_ours_costs_one_batch_and_is_counted(
-    net: Network, pod: FakeTransceiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    relay = RunningEngine("1=127.0.0.1:0")
-    whole = relay.engine._forwarder.from_transceivers
-    faults = iter([True])
-
-    def faulty(*args: object) -> object:
-        if next(faults, False):
-            raise RuntimeError("a fault made by this test")
-        return whole(*args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(relay.engine._forwarder, "from_transceivers", faulty)
-    with structlog.testing.capture_logs() as lines, relay:
-        relay.set_routes(pod)
-        client = net.client(relay.at(1))
-        client.send(session(POD_A).check())
-        arrived = pod.receive()
-        pod.answer(arrived, b"lost")
-        relay.wait_for_drops({Drop.INTERNAL: 1})
-        pod.answer(arrived, b"arrives")
-        assert client.receive()[0] == b"arrives"
-    assert [line["log_level"] for line in lines if "fault of ours" in line["event"]] == ["error"]
-
-
-def test_keys_change_while_packets_pass(net: Network, pod: FakeTransceiver) -> None:
+def test_keys_change_while_packets_pass(run: Run, net: Network, pod: FakeTransceiver) -> None:
     new_key = bytes(range(50, 66))
-    with RunningEngine("1=127.0.0.1:0") as relay:
+    with run("1=127.0.0.1:0") as relay:
         relay.set_routes(pod)
         client = net.client(relay.at(1))
         client.send(session(POD_A).check())
@@ -346,32 +303,32 @@ def test_keys_change_while_packets_pass(net: Network, pod: FakeTransceiver) -> N
 
 
 def config(*listeners: str, receive: int = 1 << 16) -> EngineConfig:
-    return EngineConfig(tuple(map(parse_listener, listeners)), "127.0.0.1", Limits(), 0, receive, 1 << 16)
+    return EngineConfig(tuple(map(parse_listener, listeners)), "127.0.0.1", Limits(), 0, receive, 1 << 16, workers=1)
 
 
-def test_a_port_that_another_program_has_is_a_local_error() -> None:
+def test_a_port_that_another_program_has_is_a_local_error(make: MakeEngine) -> None:
     taken = udp("127.0.0.1")
     with pytest.raises(LocalError, match="in use"):
-        PythonEngine(config(f"1=127.0.0.1:{taken.getsockname()[1]}"), key_file())
+        make(config(f"1=127.0.0.1:{taken.getsockname()[1]}"), key_file())
     taken.close()
 
 
-def test_an_address_that_is_not_of_this_host_is_a_local_error() -> None:
+def test_an_address_that_is_not_of_this_host_is_a_local_error(make: MakeEngine) -> None:
     with pytest.raises(LocalError, match=r"cannot listen on UDP 192\.0\.2\.1:5000"):
-        PythonEngine(config("1=192.0.2.1:5000"), key_file())
+        make(config("1=192.0.2.1:5000"), key_file())
 
 
-def test_two_engines_bind_one_port() -> None:
-    first = PythonEngine(config("1=127.0.0.1:0"), key_file())
-    second = PythonEngine(config(f"1={first.listening[1]}"), key_file())
+def test_two_engines_bind_one_port(make: MakeEngine) -> None:
+    first = make(config("1=127.0.0.1:0"), key_file())
+    second = make(config(f"1={first.listening[1]}"), key_file())
     assert first.listening == second.listening
     first.stop()
     second.stop()
 
 
-def test_a_buffer_that_the_kernel_does_not_grant_is_said_with_what_to_do() -> None:
+def test_a_buffer_that_the_kernel_does_not_grant_is_said_with_what_to_do(make: MakeEngine) -> None:
     with structlog.testing.capture_logs() as lines:
-        engine = PythonEngine(config("1=127.0.0.1:0", receive=1 << 30), key_file())
+        engine = make(config("1=127.0.0.1:0", receive=1 << 30), key_file())
     warning = next(line for line in lines if line.get("socket") == "1")
     assert warning["fix"] == f"sysctl -w net.core.rmem_max={1 << 30}"
     assert warning["granted"] < warning["asked"]
@@ -379,8 +336,8 @@ def test_a_buffer_that_the_kernel_does_not_grant_is_said_with_what_to_do() -> No
     engine.stop()
 
 
-def test_what_the_kernel_drops_is_told(net: Network) -> None:
-    engine = PythonEngine(config("1=127.0.0.1:0", receive=4_096), key_file())  # never started, so nobody reads
+def test_what_the_kernel_drops_is_told(make: MakeEngine, net: Network) -> None:
+    engine = make(config("1=127.0.0.1:0", receive=4_096), key_file())  # never started, so nobody reads
     client = net.client(engine.listening[1])
     for _ in range(200):
         client.send(bytes(1_000))

@@ -22,7 +22,6 @@ from usher_operator import kube, loads, reconciler
 from usher_operator.metrics import OperatorMetrics
 from usher_relay.counters import Counters
 from usher_relay.engine.interface import Snapshot, SocketStatus
-from usher_relay.engine.python_engine import PythonEngine
 from usher_relay.metrics import RelayCollector
 from usher_shell.pod_watch import PodWatch
 from usher_shell.pod_watch_metrics import PodWatchCollector
@@ -109,12 +108,17 @@ def once_each(values: Any) -> Counter[str]:
 def relay_metrics() -> list[Metric]:
     held = tuple(HeldKey(kind, "1", state) for kind in ("ice", "hop") for state in KeyState)
     snapshot = Snapshot(Counters(), 1, 1, 1, 1, 1, held, 0.1, 1.0)
-    engine = SimpleNamespace(
-        name=PythonEngine.name, snapshot=lambda: snapshot, sockets=lambda: [SocketStatus("1", 1, 1, 0)]
-    )
+    engines = [
+        SimpleNamespace(name=name, snapshot=lambda: snapshot, sockets=lambda: [SocketStatus("1", 1, 1, 0)])
+        for name in ("python", "native")
+    ]
     good = SourceStatus("file", loaded=True, age=0.0, fault="")
     watch = PodWatchCollector(PodWatch(("voice",)), "usher_relay")
-    return [*RelayCollector(engine, {"routes": lambda: good, "keys": lambda: good}).collect(), *watch.collect()]
+    collectors = [RelayCollector(engine, {"routes": lambda: good, "keys": lambda: good}) for engine in engines]
+    by_name: dict[str, Metric] = {}
+    for metric in (metric for collector in (*collectors, watch) for metric in collector.collect()):
+        by_name.setdefault(metric.name, Metric(metric.name, "", metric.type)).samples.extend(metric.samples)
+    return list(by_name.values())
 
 
 class Sessions(SimpleNamespace):

@@ -1,7 +1,9 @@
 """Settings and listeners of the relay, and the choice of its engine."""
 
 import errno
+import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -96,18 +98,39 @@ def test_an_address_of_another_family_counts_as_a_listener_that_is_not_there() -
 CONFIG = EngineConfig((Listener(1, "127.0.0.1", 0),), "127.0.0.1", Limits(), 0, 65_536, 65_536)
 
 
+@pytest.fixture
+def without_native(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "usher_relay.engine.native_engine", raising=False)
+    monkeypatch.setitem(sys.modules, "usher_relay_native", None)
+
+
+def chosen(choice: Literal["auto", "python", "native"]) -> str:
+    engine = select_engine(choice, CONFIG, key_file())
+    engine.stop()
+    return engine.name
+
+
+@pytest.mark.usefixtures("without_native")
 def test_the_native_engine_is_asked_for_in_vain() -> None:
-    with pytest.raises(LocalError, match="not installed"):
-        select_engine("native", CONFIG, key_file())
+    with pytest.raises(LocalError, match="not installed; `make native` builds it"):
+        chosen("native")
 
 
-@pytest.mark.parametrize("choice", ["auto", "python"])
-def test_the_python_engine_is_chosen(choice: str) -> None:
-    engine = select_engine(choice, CONFIG, key_file())  # type: ignore[arg-type]
-    try:
-        assert engine.name == "python"
-    finally:
-        engine.stop()
+@pytest.mark.usefixtures("without_native")
+def test_without_the_native_engine_auto_is_the_python_one() -> None:
+    assert chosen("auto") == "python"
+
+
+@pytest.mark.needs("native engine")
+def test_auto_prefers_the_native_engine_and_either_can_be_named() -> None:
+    assert (chosen("auto"), chosen("native"), chosen("python")) == ("native", "native", "python")
+
+
+@pytest.mark.usefixtures("without_native")
+def test_a_native_engine_that_cannot_be_loaded_is_no_missing_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "usher_relay.engine.native_engine", None)
+    with pytest.raises(ModuleNotFoundError, match="native_engine"):
+        chosen("auto")
 
 
 @pytest.mark.parametrize("missing", ["ice", "hop"])

@@ -14,7 +14,11 @@ from usher_relay.state import Limits
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """What an engine is made from. Sizes in bytes; `hop_mtu` 0 means: ask the kernel for each transceiver."""
+    """What an engine is made from. Sizes in bytes; `hop_mtu` 0 means: ask the kernel for each transceiver.
+
+    `workers` is the number of data threads, 0 for as many as the process may use at the same time; `bundle` whether
+    several client datagrams may share a hop datagram. The Python engine has one thread and never bundles.
+    """
 
     listeners: tuple[Listener, ...]
     upstream: str
@@ -22,6 +26,8 @@ class EngineConfig:
     hop_mtu: int
     receive_buffer: int
     send_buffer: int
+    workers: int = 0
+    bundle: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,12 +96,7 @@ class PythonEngine:
             if host not in sizes:
                 sizes[host] = self._upstream.hop_size(host)
             routes.append(LiveRoute(route_bytes(route), endpoint, sizes[host]))
-        if len(routes) < len(table):
-            log.warning(
-                "some transceivers have IPv6 addresses, which this relay cannot reach",
-                count=len(table) - len(routes),
-                fix="--upstream ::",
-            )
+        self._upstream.warn_of_unreachable(len(table) - len(routes))
 
         def swap() -> None:
             self._forwarder.set_routes(routes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import structlog
 
@@ -10,6 +10,9 @@ from usher_core.errors import LocalError
 from usher_core.keys import KeyFile
 from usher_relay.engine.interface import Engine, EngineConfig
 from usher_relay.engine.python_engine import PythonEngine
+
+if TYPE_CHECKING:
+    from usher_relay.engine.native_engine import NativeEngine
 
 log = structlog.get_logger()
 
@@ -19,8 +22,21 @@ def select_engine(choice: Literal["auto", "python", "native"], config: EngineCon
 
     Raises LocalError when it is not installed, or a socket or the keys are of no use.
     """
-    if choice == "native":
-        raise LocalError("the native engine is not installed", "use --engine auto or --engine python")
-    engine = PythonEngine(config, keys)
+    native = None if choice == "python" else _native_engine()
+    if native is None and choice == "native":
+        raise LocalError(
+            "the native engine is not installed", "`make native` builds it; or use --engine auto or --engine python"
+        )
+    engine: Engine = PythonEngine(config, keys) if native is None else native(config, keys)
     log.info("engine chosen", engine=engine.name, asked_for=choice)
     return engine
+
+
+def _native_engine() -> type[NativeEngine] | None:
+    try:
+        from usher_relay.engine.native_engine import NativeEngine  # noqa: PLC0415  # an optional distribution
+    except ModuleNotFoundError as error:
+        if error.name != "usher_relay_native":
+            raise
+        return None
+    return NativeEngine

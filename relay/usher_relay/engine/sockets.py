@@ -186,6 +186,13 @@ class UpstreamSocket:
         address = socket.inet_pton(socket.AF_INET6, host if is_ipv6 else f"::ffff:{host}")
         return socket.inet_ntop(socket.AF_INET6, address), port, 0, 0
 
+    def warn_of_unreachable(self, count: int) -> None:
+        """Say how many transceivers this socket cannot reach, if any."""
+        if count:
+            log.warning(
+                "some transceivers have IPv6 addresses, which this relay cannot reach", count=count, fix="--upstream ::"
+            )
+
     def hop_size(self, host: str) -> int:
         """Return the most UDP payload that one packet to `host` carries: as the kernel knows, or as set."""
         is_ipv6 = ":" in host and not host.startswith("::ffff:")

@@ -1,0 +1,109 @@
+//! `Path`: one forwarder without sockets and clock, for tests that compare it with the Python one.
+#![expect(clippy::needless_pass_by_value, reason = "arguments come from Python as values")]
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+
+use usher_relay_path::flows::LocalId;
+use usher_relay_path::forwarder::{Forwarder, Outbox};
+use usher_relay_path::packets::Packet;
+use usher_relay_path::routes::{Endpoint, Routes};
+
+use crate::door::{PyFlow, PyHopKey, PyIceKey, PyRoute, counters, read_keys, read_limits, read_route, view_flows};
+use crate::worker::BATCH;
+
+type PyEndpoint = ([u8; 16], u16);
+
+/// One forwarder.
+#[pyclass]
+pub struct Path {
+    forwarder: Forwarder,
+    outbox: Outbox,
+}
+
+#[pymethods]
+impl Path {
+    #[new]
+    fn new(
+        limits: &Bound<'_, PyAny>,
+        listeners: Vec<u16>,
+        keys: (Vec<PyIceKey>, Vec<PyHopKey>),
+        bundle: bool,
+    ) -> PyResult<Self> {
+        let forwarder = Forwarder::new(&read_limits(limits)?, &listeners, read_keys(keys)?);
+        Ok(Self { forwarder, outbox: Outbox::new(BATCH, bundle) })
+    }
+
+    fn set_routes(&mut self, routes: Vec<PyRoute>) {
+        self.forwarder.set_routes(Routes::new(routes.into_iter().map(read_route)));
+    }
+
+    fn set_hop_size(&mut self, address: [u8; 16], port: u16, hop_size: usize) {
+        self.forwarder.state.routes.set_hop_size(Endpoint { address, port }, hop_size);
+    }
+
+    fn set_keys(&mut self, keys: (Vec<PyIceKey>, Vec<PyHopKey>)) -> PyResult<()> {
+        self.forwarder.set_keys(read_keys(keys)?);
+        Ok(())
+    }
+
+    fn tick(&mut self, now: f64, unix: f64) {
+        self.forwarder.tick(now, unix);
+    }
+
+    /// Takes at most one batch of (path key, local address number, datagram).
+    fn from_clients<'py>(
+        &mut self,
+        py: Python<'py>,
+        now: f64,
+        unix: f64,
+        packets: Vec<([u8; 20], LocalId, Vec<u8>)>,
+    ) -> Vec<(Bound<'py, PyBytes>, PyEndpoint)> {
+        let mut taken = Vec::with_capacity(packets.len());
+        for (slot, (path, local, datagram)) in self.outbox.slots.receive().iter_mut().zip(&packets) {
+            let area = slot.receive_area();
+            // As the kernel does: what is too long is cut off.
+            let length = datagram.len().min(area.len());
+            area[..length].copy_from_slice(&datagram[..length]);
+            taken.push(Packet { path: *path, local: *local, length });
+        }
+        self.forwarder.from_clients(now, unix, &taken, &mut self.outbox);
+        self.outbox
+            .iter()
+            .map(|(to, pieces)| {
+                let bytes: Vec<u8> = pieces.flatten().copied().collect();
+                (PyBytes::new(py, &bytes), (to.address, to.port))
+            })
+            .collect()
+    }
+
+    /// Takes a batch of (hop datagram, source).
+    fn from_transceivers<'py>(
+        &mut self,
+        py: Python<'py>,
+        now: f64,
+        unix: f64,
+        datagrams: Vec<(Vec<u8>, PyEndpoint)>,
+    ) -> Vec<([u8; 20], Bound<'py, PyBytes>, LocalId)> {
+        let mut sends = Vec::new();
+        let batch = datagrams
+            .iter()
+            .map(|(datagram, (address, port))| (&datagram[..], Endpoint { address: *address, port: *port }));
+        self.forwarder.from_transceivers(now, unix, batch, &mut sends);
+        sends
+            .into_iter()
+            .map(|send| {
+                let payload = send.payload.start as usize..send.payload.end as usize;
+                (send.path, PyBytes::new(py, &datagrams[send.datagram as usize].0[payload]), send.local)
+            })
+            .collect()
+    }
+
+    fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        counters(py, &self.forwarder.state.counters)
+    }
+
+    fn flows(&self, now: f64, limit: usize) -> Vec<PyFlow> {
+        view_flows(&self.forwarder.state, now, limit)
+    }
+}

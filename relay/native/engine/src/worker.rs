@@ -1,0 +1,306 @@
+//! One data thread: it moves datagrams between its sockets and its forwarder.
+//!
+//! Rules:
+//! * A worker owns a socket of each listener and a socket towards the transceivers, so that an answer comes back to the
+//!   worker whose flows it concerns.
+//! * A round reads at most [`BATCH`] datagrams from each socket that is ready, so none starves another. Clocks are read
+//!   once a round.
+//! * Its forwarder is locked once a batch and never during a system call. Others (the admin thread; workers that look
+//!   for a flow) lock it as shortly.
+//! * A fault of ours ends neither the thread nor the calls of others: it is counted, and the batch is lost.
+
+use std::os::fd::RawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use usher_relay_path::counters::Drop;
+use usher_relay_path::downlink::ClientSend;
+use usher_relay_path::forwarder::{Forwarder, Outbox};
+use usher_relay_path::hop::PathKey;
+use usher_relay_path::packets::{Packet, Slot};
+use usher_relay_path::routes::Endpoint;
+
+use crate::locals::Locals;
+use crate::sys::{self, Receiver, Sender};
+
+/// Most datagrams of one receive call.
+pub const BATCH: usize = 64;
+/// Most client datagrams of one send call: a batch of hop datagrams may hold several each.
+const SENDS: usize = 256;
+/// No hop carries more: jumbo frames have 9,000 bytes. An odd number of cache lines, as with client datagrams.
+const HOP_AREA: usize = 145 * 64;
+const TICK: f64 = 0.25;
+const LONGEST_WAIT_MS: i32 = 250;
+const HOP_SIZE_EVERY: f64 = 1.0;
+const HEADERS_IPV4: usize = 28;
+const HEADERS_IPV6: usize = 48;
+
+/// What others may look at while a worker runs.
+pub struct Shared {
+    forwarder: Mutex<Forwarder>,
+    heartbeat: AtomicU64,
+    stopping: AtomicBool,
+    epoch: Instant,
+}
+
+impl Shared {
+    /// Makes it; `epoch` is the zero of all monotonic times.
+    pub fn new(forwarder: Forwarder, epoch: Instant) -> Self {
+        let shared = Self {
+            forwarder: Mutex::new(forwarder),
+            heartbeat: AtomicU64::new(0),
+            stopping: AtomicBool::new(false),
+            epoch,
+        };
+        shared.beat(shared.now());
+        shared
+    }
+
+    /// The forwarder, locked. A thread that panicked left counters and flows as they were.
+    pub fn lock(&self) -> MutexGuard<'_, Forwarder> {
+        self.forwarder.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Monotonic seconds, never 0.
+    pub fn now(&self) -> f64 {
+        1.0 + self.epoch.elapsed().as_secs_f64()
+    }
+
+    /// Seconds since the worker last began a round.
+    pub fn heartbeat_age(&self) -> f64 {
+        self.now() - f64::from_bits(self.heartbeat.load(Ordering::Relaxed))
+    }
+
+    /// Tells the worker to end with its next round.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes that a round begins.
+    pub fn beat(&self, now: f64) {
+        self.heartbeat.store(now.to_bits(), Ordering::Relaxed);
+    }
+}
+
+/// A public listener's socket of this worker.
+#[derive(Clone, Copy)]
+pub struct Listener {
+    /// Its id.
+    pub id: u16,
+    /// The socket.
+    pub fd: RawFd,
+    /// Whether it serves IPv6 clients.
+    pub is_ipv6: bool,
+}
+
+/// What a worker is made from. The sockets stay open as long as it runs.
+pub struct Config {
+    /// The public listeners.
+    pub listeners: Vec<Listener>,
+    /// The socket towards the transceivers.
+    pub upstream: RawFd,
+    /// Whether that is an IPv6 socket.
+    pub upstream_is_ipv6: bool,
+    /// Becomes readable when the worker shall look whether it shall end.
+    pub wake: RawFd,
+    /// Whether several records share a hop datagram.
+    pub bundle: bool,
+    /// Bytes of an IP packet towards transceivers, 0 to ask the kernel.
+    pub hop_mtu: usize,
+    /// The CPU that it alone may use.
+    pub cpu: Option<usize>,
+}
+
+struct PublicSocket {
+    listener: Listener,
+    sender: Sender,
+}
+
+/// The thread's own things.
+pub struct Worker {
+    shared: Arc<Shared>,
+    config: Config,
+    locals: Locals,
+    clients: Vec<PublicSocket>,
+    from_clients: Receiver,
+    packets: Vec<Packet>,
+    outbox: Outbox,
+    to_transceivers: Sender,
+    from_transceivers: Receiver,
+    hop_areas: Box<[u8]>,
+    answers: Vec<ClientSend>,
+    next_tick: f64,
+    next_hop_size: f64,
+}
+
+impl Worker {
+    /// Makes a worker around its sockets.
+    pub fn new(shared: Arc<Shared>, config: Config, locals: Locals) -> Self {
+        let clients = config.listeners.iter();
+        Self {
+            clients: clients
+                .map(|&listener| PublicSocket { listener, sender: Sender::new(SENDS, SENDS, listener.is_ipv6) })
+                .collect(),
+            shared,
+            locals,
+            from_clients: Receiver::new(BATCH),
+            packets: Vec::with_capacity(BATCH),
+            outbox: Outbox::new(BATCH, config.bundle),
+            to_transceivers: Sender::new(BATCH, BATCH * usher_relay_path::packets::COPIES, config.upstream_is_ipv6),
+            from_transceivers: Receiver::new(BATCH),
+            hop_areas: vec![0; BATCH * HOP_AREA].into(),
+            answers: Vec::with_capacity(SENDS),
+            next_tick: 0.0,
+            next_hop_size: 0.0,
+            config,
+        }
+    }
+
+    /// Forwards until it is told to stop.
+    pub fn run(mut self) {
+        if let Some(cpu) = self.config.cpu {
+            // A CPU that was taken away meanwhile is no reason not to run.
+            let _ = sys::pin(cpu);
+        }
+        let mut fds: Vec<libc::pollfd> = [self.config.wake, self.config.upstream]
+            .into_iter()
+            .chain(self.config.listeners.iter().map(|listener| listener.fd))
+            .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
+            .collect();
+        while !self.shared.stopping.load(Ordering::Relaxed) {
+            let waited = sys::wait_readable(&mut fds, LONGEST_WAIT_MS);
+            let round = catch_unwind(AssertUnwindSafe(|| self.round(&fds)));
+            if waited.is_err() || round.is_err() {
+                self.shared.lock().state.counters.drop(Drop::Internal);
+            }
+        }
+    }
+
+    fn round(&mut self, fds: &[libc::pollfd]) {
+        let now = self.shared.now();
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64());
+        self.shared.beat(now);
+        if now >= self.next_tick {
+            self.next_tick = now + TICK;
+            self.shared.lock().tick(now, unix);
+        }
+        if fds[1].revents != 0 {
+            self.from_transceivers(now, unix);
+        }
+        for (nth, fd) in fds[2..].iter().enumerate() {
+            if fd.revents != 0 {
+                self.from_clients(nth, now, unix);
+            }
+        }
+    }
+
+    fn from_clients(&mut self, nth: usize, now: f64, unix: f64) {
+        let listener = self.clients[nth].listener;
+        let areas = self.outbox.slots.receive().iter_mut().map(Slot::receive_area);
+        // An error of the socket (ICMP, most often) concerns one datagram that was sent, and none that waits.
+        let count = self.from_clients.receive(listener.fd, areas).unwrap_or(0);
+        self.packets.clear();
+        for number in 0..count {
+            let local = self.from_clients.local(number).map_or(0, |local| self.locals.id(local));
+            let path = path_key(listener.id, self.from_clients.source(number));
+            self.packets.push(Packet { path, local, length: self.from_clients.length(number) });
+        }
+        self.shared.lock().from_clients(now, unix, &self.packets, &mut self.outbox);
+        self.send_to_transceivers(now);
+    }
+
+    fn send_to_transceivers(&mut self, now: f64) {
+        let Self { shared, outbox, to_transceivers, config, next_hop_size, .. } = self;
+        let datagrams = outbox.iter().map(|(to, pieces)| (to, None, pieces));
+        to_transceivers.send(config.upstream, datagrams, |number, error| {
+            let reason = drop_reason(error);
+            let mut forwarder = shared.lock();
+            forwarder.state.counters.drop(reason);
+            // The kernel has learnt of a narrower link on the way (RFC 1191, RFC 8201): ask it, but not for every packet.
+            if reason == Drop::SendTooLong && now >= *next_hop_size {
+                *next_hop_size = now + HOP_SIZE_EVERY;
+                let to = outbox.destination(number);
+                if let Some(mtu) = Some(config.hop_mtu).filter(|&mtu| mtu > 0).or_else(|| sys::path_mtu(to)) {
+                    let headers = if is_mapped(&to.address) { HEADERS_IPV4 } else { HEADERS_IPV6 };
+                    forwarder.state.routes.set_hop_size(to, mtu.saturating_sub(headers));
+                }
+            }
+        });
+    }
+
+    fn from_transceivers(&mut self, now: f64, unix: f64) {
+        let Self { shared, config, from_transceivers, hop_areas, answers, .. } = self;
+        let count = from_transceivers.receive(config.upstream, hop_areas.chunks_exact_mut(HOP_AREA)).unwrap_or(0);
+        let received = &*from_transceivers;
+        let datagrams = hop_areas.chunks_exact(HOP_AREA).take(count).enumerate().map(|(number, area)| {
+            // Cut off, it would only fail its MAC: as an empty one it is counted at once.
+            let length = if received.is_cut(number) { 0 } else { received.length(number) };
+            (&area[..length], received.source(number))
+        });
+        shared.lock().from_transceivers(now, unix, datagrams, answers);
+        self.send_to_clients();
+    }
+
+    /// Sends the answers, each run of one listener in one go.
+    fn send_to_clients(&mut self) {
+        let Self { shared, clients, hop_areas, answers, locals, .. } = self;
+        let mut rest = &answers[..];
+        while let Some(first) = rest.first() {
+            let id = listener_of(&first.path);
+            let run = rest.iter().take_while(|answer| listener_of(&answer.path) == id).count();
+            let (now_sent, later) = rest.split_at(run);
+            rest = later;
+            let Some(PublicSocket { listener, sender }) = clients.iter_mut().find(|client| client.listener.id == id)
+            else {
+                continue; // the forwarder knows the same listeners
+            };
+            let mut mismatched = 0;
+            let datagrams = now_sent.iter().filter_map(|answer| {
+                let (to, payload) = (endpoint(&answer.path), &answer.payload);
+                if is_mapped(&to.address) == listener.is_ipv6 {
+                    mismatched += 1;
+                    return None;
+                }
+                let at = answer.datagram as usize * HOP_AREA;
+                let bytes = &hop_areas[at + payload.start as usize..at + payload.end as usize];
+                Some((to, locals.address(answer.local), std::iter::once(bytes)))
+            });
+            sender.send(listener.fd, datagrams, |_, error| shared.lock().state.counters.drop(drop_reason(error)));
+            for _ in 0..mismatched {
+                shared.lock().state.counters.drop(Drop::HopListener);
+            }
+        }
+    }
+}
+
+fn drop_reason(error: &std::io::Error) -> Drop {
+    match error.raw_os_error() {
+        Some(libc::EAGAIN) => Drop::SendAgain,
+        Some(libc::ENOBUFS) => Drop::SendNoBuffers,
+        Some(libc::EMSGSIZE) => Drop::SendTooLong,
+        _ => Drop::SendRefused,
+    }
+}
+
+fn path_key(listener: u16, source: Endpoint) -> PathKey {
+    let mut path = [0; 20];
+    path[..2].copy_from_slice(&listener.to_be_bytes());
+    path[2..4].copy_from_slice(&source.port.to_be_bytes());
+    path[4..].copy_from_slice(&source.address);
+    path
+}
+
+fn listener_of(path: &PathKey) -> u16 {
+    u16::from_be_bytes([path[0], path[1]])
+}
+
+fn endpoint(path: &PathKey) -> Endpoint {
+    let port = u16::from_be_bytes([path[2], path[3]]);
+    Endpoint { address: *path.last_chunk().expect("a path ends with 16 bytes of address"), port }
+}
+
+fn is_mapped(address: &[u8; 16]) -> bool {
+    address[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF]
+}

@@ -1,0 +1,161 @@
+//! From transceivers to clients (docs/wire.md sections 3 and 4).
+//!
+//! Rules, in this order; what fails one is dropped and counted:
+//! 1. Its route is in the route table, and it came from that route's address.
+//! 2. Version 1, direction *to client*, type DATA or UNKNOWN-FLOW, at least one hop left.
+//! 3. A live hop key made its MAC, and its time is within 60 s of ours.
+//! 4. DATA: each record goes to the client address it names, through the listener it names. No flow is needed: an
+//!    answer to another session's check goes to where the check came from. *alive* lets the flow of that address live,
+//!    ends its probation, and makes the flow where there is none (roaming).
+//! 5. UNKNOWN-FLOW: the flow of that address has ended, if it is of this route.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::counters::Drop;
+use crate::flows::LocalId;
+use crate::hop::{self, ALIVE, HopFault, LAST_PART, PathKey, RouteKey, SPLIT, TIME_WINDOW_MS, TO_CLIENT};
+use crate::keys::Keys;
+use crate::routes::Endpoint;
+use crate::state::State;
+
+/// A client datagram to send: `payload` is where it stands in hop datagram number `datagram` of the batch.
+#[derive(Clone, Debug)]
+pub struct ClientSend {
+    /// Listener and client address.
+    pub path: PathKey,
+    /// The local address to send from, 0 for the listener's own.
+    pub local: LocalId,
+    /// Number of the hop datagram in its batch.
+    pub datagram: u32,
+    /// Where in it the client datagram stands.
+    pub payload: Range<u32>,
+}
+
+/// What a hop datagram says of one client path.
+struct Answer<'a> {
+    path: &'a PathKey,
+    flags: u8,
+    payload: Range<u32>,
+}
+
+/// One batch.
+struct Batch<'a> {
+    state: &'a mut State,
+    keys: Arc<Keys>,
+    sends: &'a mut Vec<ClientSend>,
+    now: f64,
+    unix_ms: u32,
+}
+
+/// Appends to `sends` the client datagrams of a batch of hop datagrams, each given with its source.
+pub fn forward<'a>(
+    state: &mut State,
+    sends: &mut Vec<ClientSend>,
+    now: f64,
+    unix_ms: u32,
+    datagrams: impl Iterator<Item = (&'a [u8], Endpoint)>,
+) {
+    state.counters.downlink.batches += 1;
+    let mut batch = Batch { keys: Arc::clone(&state.keys), state, sends, now, unix_ms };
+    for (number, (datagram, source)) in datagrams.enumerate() {
+        batch.state.counters.downlink.received += 1;
+        if let Err(refused) = batch.take(number as u32, datagram, source) {
+            batch.state.counters.drop(refused);
+        }
+    }
+}
+
+impl Batch<'_> {
+    fn take(&mut self, number: u32, datagram: &[u8], source: Endpoint) -> Result<(), Drop> {
+        let state = &mut *self.state;
+        let key = datagram.get(4..11).and_then(|key| RouteKey::try_from(key).ok());
+        let (key, route) = key.and_then(|key| Some((key, state.routes.find(&key)?))).ok_or(Drop::HopRoute)?;
+        if state.routes.get(route).address != source {
+            return Err(Drop::HopSource);
+        }
+        if datagram.len() < hop::OVERHEAD {
+            return Err(Drop::HopMalformed);
+        }
+        let mac = self.keys.hop(datagram[11]).ok_or(Drop::HopKey)?;
+        let parsed = hop::parse(datagram).map_err(|fault| match fault {
+            HopFault::Version => Drop::HopVersion,
+            HopFault::Type => Drop::HopType,
+            HopFault::Length | HopFault::Route => Drop::HopMalformed,
+        })?;
+        if !parsed.to_client() {
+            return Err(Drop::HopDirection);
+        }
+        let is_data = parsed.kind() == TO_CLIENT | hop::DATA;
+        if !is_data && parsed.kind() != TO_CLIENT | hop::UNKNOWN_FLOW {
+            return Err(Drop::HopType);
+        }
+        if parsed.hops_left() == 0 {
+            return Err(Drop::HopLoop);
+        }
+        if !parsed.verify(mac) {
+            return Err(Drop::HopMac);
+        }
+        if !is_timely(state, parsed.time_ms(), self.unix_ms) {
+            return Err(Drop::HopTime);
+        }
+        let mut refused = Ok(());
+        for record in parsed.records() {
+            if is_data {
+                let start = record.offset as u32;
+                let payload = start..start + record.payload.len() as u32;
+                let answer = Answer { path: &record.path, flags: record.flags, payload };
+                // Of several faults the last one is counted.
+                if let Err(drop) = self.on_record(number, key, route, &answer) {
+                    refused = Err(drop);
+                }
+            } else {
+                self.state.flows.on_unknown(&record.path, &key, self.now, &mut self.state.counters);
+            }
+        }
+        refused
+    }
+
+    fn on_record(&mut self, number: u32, key: RouteKey, route: u32, answer: &Answer) -> Result<(), Drop> {
+        let state = &mut *self.state;
+        let path = answer.path;
+        let flow = state.flows.find(path).map(|id| state.flows.get(id));
+        let own = flow.filter(|flow| flow.route == key);
+        let local = if let Some(flow) = own {
+            flow.local
+        } else if state.listeners.contains(&u16::from_be_bytes([path[0], path[1]])) {
+            // The answer to a check that made no flow, or to a tentative packet.
+            match state.remembered_local(path) {
+                0 => flow.map_or(0, |flow| flow.local),
+                local => local,
+            }
+        } else {
+            return Err(Drop::HopListener);
+        };
+        if answer.flags & ALIVE != 0 {
+            let routes = &state.routes;
+            let live = |key: &RouteKey| routes.contains(key);
+            state.flows.on_alive(path, key, local, self.now, &live, &mut state.counters);
+        }
+        if answer.flags & (SPLIT | LAST_PART) != 0 {
+            return Err(Drop::HopSplit);
+        }
+        if !answer.payload.is_empty() {
+            state.routes.get_mut(route).downlink += 1;
+            state.counters.downlink.forwarded += 1;
+            state.counters.downlink.forwarded_bytes += u64::from(answer.payload.end - answer.payload.start);
+            self.sends.push(ClientSend { path: *path, local, datagram: number, payload: answer.payload.clone() });
+        }
+        Ok(())
+    }
+}
+
+fn is_timely(state: &mut State, sent_ms: u32, unix_ms: u32) -> bool {
+    let offset = hop::time_offset_ms(sent_ms, unix_ms);
+    let counters = &mut state.counters;
+    if offset != counters.hop_time_offset_ms {
+        counters.hop_time_offset_ms = offset;
+        counters.hop_time_offset_max_ms = counters.hop_time_offset_max_ms.max(offset.abs());
+    }
+    offset.abs() <= i64::from(TIME_WINDOW_MS)
+}

@@ -1,0 +1,27 @@
+//! The relay's data path without I/O: datagrams and the time in, datagrams out.
+//!
+//! It does what `usher_relay.forwarder` in Python does, datagram by datagram and counter by counter; a differential test
+//! compares both. `docs/wire.md` has the rules, the heads of [`uplink`], [`downlink`] and [`flows`] repeat them.
+#![forbid(unsafe_code)]
+
+pub mod bundle;
+pub mod counters;
+pub mod datagram;
+pub mod downlink;
+mod flow;
+pub mod flows;
+pub mod forwarder;
+pub mod hop;
+mod index;
+pub mod keys;
+pub mod limits;
+mod lines;
+pub mod packets;
+pub mod routes;
+pub mod rtp;
+mod slots;
+pub mod ssrc;
+pub mod state;
+pub mod stun;
+pub mod ufrag;
+pub mod uplink;

@@ -1,0 +1,126 @@
+//! What both directions of the path share: routes, keys, flows, limits, counters. Owned by one worker.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use ahash::RandomState;
+use lru::LruCache;
+
+use crate::counters::Counters;
+use crate::flows::{FlowMap, LocalId};
+use crate::hop::{HopMac, PathKey};
+use crate::keys::Keys;
+use crate::limits::{AddressLimit, Buckets, Rate};
+use crate::routes::Routes;
+use crate::ufrag::Ufrag;
+
+const REMEMBERED_LOCALS: NonZeroUsize = NonZeroUsize::new(4_096).expect("not zero");
+/// Senders and ufrags that a limit tells apart.
+const BUCKETS: usize = 65_536;
+
+/// The limits of a relay; the settings of `usher relay` say the reason of each.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Most client addresses remembered.
+    pub max_flows: usize,
+    /// Most flows of one ufrag that wait for their first answer.
+    pub probation_per_ufrag: usize,
+    /// Datagrams per second from one client address and port.
+    pub packets_per_client: u32,
+    /// Datagrams per second from one whole address.
+    pub packets_per_address: u32,
+    /// Valid requests per second from one client address and port.
+    pub checks_per_client: u32,
+    /// Valid requests per second for one ufrag from addresses not yet answered.
+    pub checks_per_ufrag: u32,
+    /// Tentative packets per second from one client address and port.
+    pub tentative_per_client: u32,
+    /// Tentative packets per second in all.
+    pub tentative_per_second: u32,
+}
+
+/// What all hop datagrams of one batch share.
+#[derive(Clone)]
+pub struct Stamp {
+    /// Id of the key.
+    pub key_id: u8,
+    /// Makes MACs.
+    pub mac: HopMac,
+    /// Unix time in ms, modulo 2^32.
+    pub time_ms: u32,
+}
+
+/// The state of one worker.
+pub struct State {
+    /// What was counted so far.
+    pub counters: Counters,
+    /// The ids of the listeners that it serves.
+    pub listeners: Box<[u16]>,
+    /// The live transceivers.
+    pub routes: Routes,
+    /// Which client address belongs to which transceiver.
+    pub flows: FlowMap,
+    /// Replaced as a whole.
+    pub keys: Arc<Keys>,
+    pub(crate) client_rate: Rate,
+    pub(crate) address_limit: AddressLimit,
+    pub(crate) checks_by_client: Buckets<PathKey>,
+    pub(crate) checks_by_ufrag: Buckets<Ufrag>,
+    pub(crate) tentative_by_client: Buckets<PathKey>,
+    pub(crate) tentative: Buckets<()>,
+    locals: LruCache<PathKey, LocalId, RandomState>,
+    hop_key: (u8, HopMac),
+    pub(crate) split_id: u16,
+}
+
+impl State {
+    /// Makes the state of a worker that serves `listeners`.
+    pub fn new(limits: &Limits, listeners: &[u16], keys: Arc<Keys>) -> Self {
+        let (id, mac) = keys.choose_hop(0.0);
+        let hop_key = (id, mac.clone());
+        Self {
+            counters: Counters::default(),
+            listeners: listeners.into(),
+            routes: Routes::default(),
+            flows: FlowMap::new(limits.max_flows, limits.probation_per_ufrag),
+            keys,
+            client_rate: rate(limits.packets_per_client),
+            address_limit: AddressLimit::new(limits.packets_per_address.into(), BUCKETS),
+            checks_by_client: Buckets::new(rate(limits.checks_per_client), BUCKETS),
+            checks_by_ufrag: Buckets::new(rate(limits.checks_per_ufrag), BUCKETS),
+            tentative_by_client: Buckets::new(rate(limits.tentative_per_client), BUCKETS),
+            tentative: Buckets::new(rate(limits.tentative_per_second), 1),
+            locals: LruCache::with_hasher(REMEMBERED_LOCALS, RandomState::new()),
+            hop_key,
+            split_id: 0,
+        }
+    }
+
+    /// Chooses the key that is sent with at `unix`, Unix seconds: keys become active as time passes.
+    pub fn choose_hop_key(&mut self, unix: f64) {
+        let (id, mac) = self.keys.choose_hop(unix);
+        self.hop_key = (id, mac.clone());
+    }
+
+    /// The stamp of a batch at `unix_ms`, Unix time in ms.
+    pub fn stamp(&self, unix_ms: u64) -> Stamp {
+        Stamp { key_id: self.hop_key.0, mac: self.hop_key.1.clone(), time_ms: unix_ms as u32 }
+    }
+
+    /// Keeps the local address of a request or tentative packet that made no flow, for its answer.
+    pub fn remember_local(&mut self, path: &PathKey, local: LocalId) {
+        if local != 0 {
+            self.locals.put(*path, local);
+        }
+    }
+
+    /// The local address kept for an answer to `path`, or 0: the listener's own.
+    pub fn remembered_local(&self, path: &PathKey) -> LocalId {
+        self.locals.peek(path).copied().unwrap_or(0)
+    }
+}
+
+/// A whole second's packets may come at once: what a stalled network lets through in one go is no attack.
+fn rate(per_second: u32) -> Rate {
+    Rate::new(f64::from(per_second), f64::from(per_second))
+}

@@ -1,0 +1,190 @@
+"""The native engine as the rest of the program sees it: opens the sockets, hands them to the threads of
+`usher_relay_native`, and translates between its plain numbers and the types of `interface`.
+
+Each thread has sockets of its own: one of every listener (SO_REUSEPORT spreads the clients over them) and one towards
+the transceivers, so that answers come back to the thread that knows the flow.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+
+import structlog
+import usher_relay_native as native
+
+from usher_core.ids import ClientPath, join_host_port, pack_address, split_host_port, unpack_address
+from usher_core.keys import KeyFile
+from usher_core.routes import RouteTable
+from usher_relay.counters import Counters, Drop, FlowEvent, Traffic
+from usher_relay.engine.interface import EngineConfig, FlowView, RouteView, Snapshot, SocketStatus
+from usher_relay.engine.sockets import ListenSocket, UpstreamSocket, status
+from usher_relay.hop_codec import route_bytes, route_of
+from usher_relay.state import RelayKeys
+
+log = structlog.get_logger()
+
+
+class NativeEngine:
+    """See `interface.Engine`. Raises LocalError when a socket cannot be bound or the keys are of no use."""
+
+    name = "native"
+
+    def __init__(self, config: EngineConfig, keys: KeyFile) -> None:
+        ring = RelayKeys.of(keys)
+        with ExitStack() as opened:  # closes what is open already when a later one fails
+            self._workers = [_Sockets(config, opened)]
+            for _ in range(1, config.workers or native.usable_cores()):
+                self._workers.append(_Sockets(config, opened, self._workers[0]))
+            self._engine = native.NativeEngine(
+                [sockets.descriptors() for sockets in self._workers],
+                ":" in config.upstream,
+                config.limits,
+                native_keys(ring, keys),
+                config.bundle,
+                config.hop_mtu,
+            )
+            self._opened = opened.pop_all()
+        self._held = ring.held
+        self._unreachable = 0
+
+    @property
+    def listening(self) -> dict[int, str]:
+        """See `interface.Engine`."""
+        return {sock.listener.id: sock.address for sock in self._workers[0].listeners}
+
+    def start(self) -> None:
+        """See `interface.Engine`."""
+        self._engine.start()
+
+    def set_routes(self, table: RouteTable) -> None:
+        """See `interface.Engine`."""
+        upstream = self._workers[0].upstream
+        routes: list[native.Route] = []
+        sizes: dict[str, int] = {}
+        for route, transceiver in table.items():
+            host, port = transceiver.address
+            if upstream.endpoint(host, port) is None:
+                continue
+            if host not in sizes:
+                sizes[host] = upstream.hop_size(host)
+            routes.append((route_bytes(route), pack_address(host), port, sizes[host]))
+        self._unreachable = len(table) - len(routes)
+        upstream.warn_of_unreachable(self._unreachable)
+        self._engine.set_routes(routes)
+
+    def set_keys(self, file: KeyFile) -> None:
+        """See `interface.Engine`."""
+        ring = RelayKeys.of(file)
+        self._engine.set_keys(native_keys(ring, file), time.time())
+        self._held = ring.held
+
+    def snapshot(self) -> Snapshot:
+        """See `interface.Engine`."""
+        seen = self._engine.snapshot()
+        return Snapshot(
+            counters=counters_of(seen),
+            flows_confirmed=seen["confirmed"],
+            flows_on_probation=seen["on_probation"],
+            flows_ended=seen["ended"],
+            routes=seen["routes"],
+            routes_unreachable=self._unreachable,
+            keys=self._held,
+            heartbeat_age=seen["heartbeat_age"],
+            idle=seen["idle"],
+        )
+
+    def sockets(self) -> list[SocketStatus]:
+        """See `interface.Engine`. Of several threads each socket's name has the thread's number behind it."""
+        found = [(number, status(sock)) for number, worker in enumerate(self._workers) for sock in worker.all]
+        if len(self._workers) == 1:
+            return [seen for _, seen in found]
+        return [replace(seen, name=f"{seen.name}/{number}") for number, seen in found]
+
+    def flows(self, limit: int) -> list[FlowView]:
+        """See `interface.Engine`."""
+        return list(map(_flow_view, self._engine.flows(limit)))
+
+    def routes(self, limit: int) -> list[RouteView]:
+        """See `interface.Engine`."""
+        return [
+            RouteView(
+                route=str(route_of(route)),
+                udp=join_host_port(unpack_address(address), port),
+                hop_size=hop_size,
+                uplink=uplink,
+                downlink=downlink,
+            )
+            for (route, address, port, hop_size), uplink, downlink in self._engine.routes(limit)
+        ]
+
+    def stop(self) -> None:
+        """See `interface.Engine`."""
+        self._engine.stop()
+        self._opened.close()
+
+
+class _Sockets:
+    """What one thread listens on; `first` are those of the first thread, whose ports the others share."""
+
+    def __init__(self, config: EngineConfig, opened: ExitStack, first: _Sockets | None = None) -> None:
+        buffers = config.receive_buffer, config.send_buffer
+        self.upstream = UpstreamSocket(config.upstream, *buffers, config.hop_mtu)
+        opened.enter_context(self.upstream.socket)
+        self.listeners: list[ListenSocket] = []
+        ports = {} if first is None else {sock.listener.id: _port(sock) for sock in first.listeners}
+        for listener in config.listeners:
+            shared = replace(listener, port=ports.get(listener.id, listener.port))
+            self.listeners.append(ListenSocket(shared, *buffers, cached_addresses=0))
+            opened.enter_context(self.listeners[-1].socket)
+
+    @property
+    def all(self) -> list[ListenSocket | UpstreamSocket]:
+        return [*self.listeners, self.upstream]
+
+    def descriptors(self) -> native.Sockets:
+        listeners = [(sock.listener.id, sock.socket.fileno(), sock.listener.is_ipv6) for sock in self.listeners]
+        return listeners, self.upstream.socket.fileno()
+
+
+def native_keys(ring: RelayKeys, file: KeyFile) -> native.Keys:
+    """Return the keys in the form that the native side takes."""
+    ice = [
+        (key.letter, list(key.clusters), key.ufrag_key, key.password_key, str(key.state), key.not_before)
+        for key in file.ice
+    ]
+    hop = [(key.id, key.key, str(key.state), key.not_before) for key in ring.hop.values()]
+    return ice, hop
+
+
+def counters_of(seen: native.Counters) -> Counters:
+    """Return native counters as those of the Python engine."""
+    return Counters(
+        uplink=Traffic(*seen["uplink"]),
+        downlink=Traffic(*seen["downlink"]),
+        tentative=seen["tentative"],
+        split=seen["split"],
+        drops={Drop(reason): count for reason, count in seen["drops"].items()},
+        flow_events={FlowEvent(event): count for event, count in seen["flow_events"].items()},
+        hop_time_offset_ms=seen["hop_time_offset_ms"],
+        hop_time_offset_max_ms=seen["hop_time_offset_max_ms"],
+    )
+
+
+def _port(sock: ListenSocket) -> int:
+    return split_host_port(sock.address)[1]
+
+
+def _flow_view(flow: native.Flow) -> FlowView:
+    key, route, state, verified_age, alive_age, ssrc = flow
+    path = ClientPath(key[4:], int.from_bytes(key[2:4]), int.from_bytes(key[:2]))
+    return FlowView(
+        client=join_host_port(path.host, path.port),
+        listener=path.listener,
+        route=str(route_of(route)),
+        state=state,
+        verified_age=None if verified_age is None else round(verified_age, 3),
+        alive_age=None if alive_age is None else round(alive_age, 3),
+        ssrc=(ssrc or b"").hex(),
+    )
