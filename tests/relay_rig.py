@@ -112,7 +112,6 @@ def read_hop(datagram: bytes, address: Endpoint) -> ToPod:
     parsed: HopDatagram = hop.parse(datagram)
     assert HOP_KEYS.verify(parsed)
     assert not parsed.outer.to_client
-    assert parsed.outer.type is HopType.DATA
     (record,) = parsed.records
     outer = parsed.outer
     return ToPod(Route(outer.cluster, outer.pod, outer.worker), address, record, outer)
@@ -127,6 +126,8 @@ class Rig:
     hop_size: int = PLENTY
     now: float = 1_000.0
     unix: float = 1_800_000_000.0
+    asked: list[ToPod] = field(default_factory=list)
+    """Every WHO-HAS that was sent, one for each pod."""
 
     def __post_init__(self) -> None:
         keys = RelayKeys.of(key_file(ingress_only=self.ingress_only))
@@ -148,9 +149,14 @@ class Rig:
             self.forwarder.tick(self.now, self.unix)
 
     def send(self, path_key: bytes, *datagrams: bytes, local: object = None) -> list[ToPod]:
-        """Let a client send; return what goes to transceivers."""
+        """Let a client send; return what goes to transceivers, and keep the questions in `asked`."""
         packets = [(path_key, local, datagram) for datagram in datagrams]
-        return [read_hop(*sent) for sent in self.forwarder.from_clients(self.now, self.unix, packets)]
+        sends = [read_hop(*sent) for sent in self.forwarder.from_clients(self.now, self.unix, packets)]
+        data = [sent for sent in sends if sent.outer.type is HopType.DATA]
+        questions = sends[len(data) :]
+        assert all(sent.outer.type is HopType.WHO_HAS for sent in questions), "they leave last"
+        self.asked += questions
+        return data
 
     def count_sent(self, path_key: bytes, datagrams: list[bytes]) -> int:
         """Like `send`, for many: return only how many hop datagrams there were."""
@@ -166,16 +172,19 @@ class Rig:
         *,
         kind: HopType = HopType.DATA,
         key: bytes = HOP_KEY,
+        copies: int = 1,
         **outer: int | bool,
     ) -> bytes:
         """A hop datagram as a transceiver sends it; `outer` overrides fields of its outer part."""
         head = Outer(kind, True, route.cluster, route.pod, route.worker, 3, int(self.unix * 1000))
         head = replace(head, **outer)  # type: ignore[arg-type]  # names and types are checked by the class
-        return hop.encode(head, (Record(path_of(path_key), payload, flags),), key)
+        return hop.encode(head, (Record(path_of(path_key), payload, flags),) * copies, key)
 
     def receive(self, datagram: bytes, source: Endpoint) -> list[tuple[bytes, bytes, object]]:
         """Let a hop datagram arrive from `source`; return what goes to clients: (path key, datagram, local)."""
-        return self.forwarder.from_transceivers(self.now, self.unix, [(datagram, source)])
+        answers = self.forwarder.from_transceivers(self.now, self.unix, [(datagram, source)])
+        assert answers.to_transceivers == []
+        return answers.to_clients
 
     def answer(
         self, route: Route, path_key: bytes, payload: bytes = b"answer", flags: int = ALIVE
@@ -185,6 +194,15 @@ class Rig:
 
     def unknown_flow(self, route: Route, path_key: bytes) -> None:
         assert self.receive(self.hop(route, path_key, kind=HopType.UNKNOWN_FLOW), ADDRESSES[route]) == []
+
+    def here(self, route: Route, path_key: bytes, ssrc: int = 0) -> list[ToPod]:
+        """Let the transceiver of `route` say that it knows the client; return what had waited for that."""
+        datagram = self.hop(route, path_key, ssrc.to_bytes(4), kind=HopType.HERE)
+        answers = self.forwarder.from_transceivers(self.now, self.unix, [(datagram, ADDRESSES[route])])
+        assert answers.to_clients == []
+        released = [read_hop(*sent) for sent in answers.to_transceivers]
+        assert all(sent.outer.type is HopType.DATA for sent in released)
+        return released
 
     def connect(self, path_key: bytes, at: Session, ssrc: int | None = None) -> None:
         """Make a confirmed flow: check, answer, and RTP when `ssrc` is given."""

@@ -23,6 +23,8 @@ class Drop(StrEnum):
     """MESSAGE-INTEGRITY is missing or was not made with the password of this ufrag."""
     UNKNOWN_ADDRESS = "unknown_address"
     """No flow has this address, and nothing else tells whose it is."""
+    NOT_FOUND = "not_found"
+    """It waited for the answer of a transceiver, and none said that it knows the client."""
     SESSION_ENDED = "session_ended"
     """The transceiver said that it does not know this client path (any more)."""
     NO_ROUTE = "no_route"
@@ -31,6 +33,10 @@ class Drop(StrEnum):
     LIMIT_ADDRESS = "limit_address"
     LIMIT_CHECKS = "limit_checks"
     LIMIT_TENTATIVE = "limit_tentative"
+    LIMIT_QUESTIONS = "limit_questions"
+    """The transceivers were asked too often already."""
+    LIMIT_WAITING = "limit_waiting"
+    """As much waits as may, of this client or in all."""
     HOP_ROOM = "hop_room"
     """Does not fit the hop: a STUN request, or more than two parts."""
 
@@ -51,6 +57,8 @@ class Drop(StrEnum):
     """No hop is left."""
     HOP_LISTENER = "hop_listener"
     """It names a listener or an address family that this relay does not have."""
+    HOP_HERE = "hop_here"
+    """HERE to no open question, or one that says nothing new."""
     HOP_SPLIT = "hop_split"
     """Transceivers send clients whole datagrams only."""
 
@@ -114,6 +122,13 @@ class Counters:
     downlink: Traffic = field(default_factory=Traffic)
     tentative: int = 0
     split: int = 0
+    questions: int = 0
+    """WHO-HAS: each went to all transceivers."""
+    found_by_address: int = 0
+    found_by_ssrc: int = 0
+    """HERE that answered one."""
+    waiting_bytes: int = 0
+    """Client datagrams that wait for such an answer now."""
     drops: dict[Drop, int] = field(default_factory=lambda: dict.fromkeys(Drop, 0))
     flow_events: dict[FlowEvent, int] = field(default_factory=lambda: dict.fromkeys(FlowEvent, 0))
     hop_time_offset_ms: int = 0

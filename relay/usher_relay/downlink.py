@@ -2,12 +2,13 @@
 
 Rules, in this order; what fails one is dropped and counted:
 1. Its route is in the route table, and it came from that route's address.
-2. Version 1, direction *to client*, type DATA or UNKNOWN-FLOW, at least one hop left.
+2. Version 1, direction *to client*, type DATA, UNKNOWN-FLOW or HERE, at least one hop left.
 3. A live hop key made its MAC, and its time is within 60 s of ours.
 4. DATA: each record goes to the client address it names, through the listener it names. No flow is needed: an answer
    to another session's check goes to where the check came from. *alive* lets the flow of that address live, ends its
    probation, and makes the flow where there is none (roaming).
 5. UNKNOWN-FLOW: the flow of that address has ended, if it is of this route.
+6. HERE has one record, with an SSRC or zeros; what it changes is in `uplink`, where the question was asked.
 
 No I/O, no clock: `now` is monotonic seconds, `unix_ms` Unix time in ms.
 """
@@ -36,7 +37,8 @@ from usher_relay.hop_codec import (
 )
 from usher_relay.state import Endpoint, LiveRoute, RelayState
 
-_UNKNOWN_TO_CLIENT = TO_CLIENT | HopType.UNKNOWN_FLOW
+_TAKEN = frozenset(TO_CLIENT | kind for kind in (HopType.DATA, HopType.UNKNOWN_FLOW, HopType.HERE))
+SSRC_LENGTH = 4
 # Plain numbers: an operation on flags costs more than the MAC.
 _ALIVE = int(RecordFlag.ALIVE)
 _PARTS = int(RecordFlag.SPLIT | RecordFlag.LAST_PART)
@@ -44,6 +46,8 @@ _PARSE_DROPS = {"hop_version": Drop.HOP_VERSION, "hop_type": Drop.HOP_TYPE}
 
 ClientSend: TypeAlias = tuple[bytes, bytes, object]
 """(path key, datagram, local address or None)."""
+Here: TypeAlias = tuple[bytes, bytes, LiveRoute]
+"""(path key, SSRC or zeros, whose transceiver knows it)."""
 
 
 @dataclass(slots=True)
@@ -51,6 +55,7 @@ class _Batch:
     now: float
     unix_ms: int
     sends: list[ClientSend] = field(default_factory=list)
+    heres: list[Here] = field(default_factory=list)
 
 
 class Downlink:
@@ -62,8 +67,10 @@ class Downlink:
     def __init__(self, state: RelayState) -> None:
         self._state = state
 
-    def forward(self, now: float, unix_ms: int, datagrams: Sequence[tuple[bytes, Endpoint]]) -> list[ClientSend]:
-        """Return the client datagrams of one batch. Never raises for what it holds."""
+    def forward(
+        self, now: float, unix_ms: int, datagrams: Sequence[tuple[bytes, Endpoint]]
+    ) -> tuple[list[ClientSend], list[Here]]:
+        """Return the client datagrams of one batch, and every HERE. Never raises for what it holds."""
         state = self._state
         routes, keys, drops = state.routes, state.keys.hop, state.counters.drops
         batch = _Batch(now, unix_ms)
@@ -101,17 +108,17 @@ class Downlink:
         traffic = state.counters.downlink
         traffic.batches += 1
         traffic.received += len(datagrams)
-        return batch.sends
+        return batch.sends, batch.heres
 
     def _take_the_long_way(self, batch: _Batch, datagram: bytes, route: LiveRoute, key: HopKey) -> Drop | None:
-        """Handle several records, UNKNOWN-FLOW, and what is wrong."""
+        """Handle several records, UNKNOWN-FLOW, HERE, and what is wrong."""
         try:
             parsed = hop.parse(datagram)
         except RemoteError as error:
             return _PARSE_DROPS.get(error.reason, Drop.HOP_MALFORMED)
         if not parsed.outer.to_client:
             return Drop.HOP_DIRECTION
-        if datagram[1] not in (DATA_TO_CLIENT, _UNKNOWN_TO_CLIENT):
+        if datagram[1] not in _TAKEN:
             return Drop.HOP_TYPE
         if not parsed.outer.hops_left:
             return Drop.HOP_LOOP
@@ -119,12 +126,16 @@ class Downlink:
             return Drop.HOP_MAC
         if not self._is_timely(parsed.outer.time_ms, batch.unix_ms):
             return Drop.HOP_TIME
-        refused = None
+        kind, refused = parsed.outer.type, None
+        if kind is HopType.HERE and (len(parsed.records) != 1 or len(parsed.records[0].payload) != SSRC_LENGTH):
+            return Drop.HOP_MALFORMED
         for record in parsed.records:
             path = record.path
             path_key = path.listener.to_bytes(2) + path.port.to_bytes(2) + path.address
-            if parsed.outer.type is HopType.UNKNOWN_FLOW:
+            if kind is HopType.UNKNOWN_FLOW:
                 self._state.flows.on_unknown(path_key, route.route, batch.now)
+            elif kind is HopType.HERE:
+                batch.heres.append((path_key, record.payload, route))
             else:
                 refused = self._on_record(batch, route, path_key, record.flags, record.payload) or refused
         return refused

@@ -19,7 +19,7 @@ class Flow:
     verified_at: float
     alive_at: float = float("-inf")
     ufrag: bytes = b""
-    """Of the request that made it; empty when it was made by roaming."""
+    """Of the request that made it; empty when a transceiver's word did."""
     probation_until: float = 0.0
     """0 when confirmed."""
     ended: bool = False

@@ -3,15 +3,17 @@
 A flow is named by a *path key*, the 20 bytes that a hop record carries: listener 2, client port 2, client address 16.
 
 Rules:
-* A flow is made by a verified Binding request, or by an *alive* answer of a transceiver (roaming).
+* A flow is made by a verified Binding request, by an *alive* answer of a transceiver (roaming), or by its HERE for an
+  address that has none (another relay's flow).
 * It lives by verified requests for its own route and by *alive* answers of its own transceiver. Packets of the client
   never count: anybody can send them.
 * It is *quiet* when it had neither for 7 s, and at once when its route is not live or its transceiver has given it up
   (UNKNOWN-FLOW: the session has ended, or has newer paths). Only a quiet flow's address may move to another route; then
   it is a new flow.
-* A flow that a request made is on *probation* until its transceiver has answered that address (alive), at most for 5 s:
-  then it is removed, and the client's next check makes it anew. So a recorded check that is replayed from many
-  addresses fills nothing: at most 16 flows of one ufrag are on probation (the oldest goes).
+* A flow that a request or HERE made is on *probation* until its transceiver has answered that address (alive), at most
+  for 5 s: then it is removed, and the client's next check makes it anew. So a recorded check that is replayed from many
+  addresses fills nothing: at most 16 flows of one ufrag are on probation (the oldest goes). Nor does what fakes the
+  addresses of live clients: HERE says that a client was there, alive that what came from there was its own.
 * Of one ufrag at most 16 flows are *confirmed*: beyond, the one of them that was silent longest goes. So fresh checks
   of somebody with a session of his own fill nothing either. Transceivers keep 16 paths of a session and give up the
   others, which bounds what comes by roaming and by ICE restarts: those flows are *ended*.
@@ -166,6 +168,14 @@ class FlowMap:
             return
         if self._add(Flow(key, route, local, float("-inf"), alive_at=now), now):
             self._events[FlowEvent.ROAMED] += 1
+
+    def on_here(self, key: bytes, route: bytes, local: object, now: float) -> bool:
+        """Take note that the transceiver of `route` knows the client at `key`; False when that is another's by now."""
+        flow = self.by_key.get(key)
+        if flow is not None:
+            return flow.route == route and not flow.ended
+        self._add(Flow(key, route, local, float("-inf"), alive_at=now, probation_until=now + PROBATION), now)
+        return True
 
     def on_unknown(self, key: bytes, route: bytes, now: float) -> None:
         """Take note that the transceiver of `route` does not know the client at `key`, or not any more."""

@@ -1,12 +1,13 @@
 """The data path without I/O: datagrams and the time in, datagrams out.
 
-`uplink` and `downlink` hold the rules of either direction, `flows` those of the flow map. Every engine does what this
-does; the Python engine runs it, others are compared with it.
+`uplink` and `downlink` hold the rules of either direction, `flows` those of the flow map, `waiting` those of what waits
+for a transceiver's word. Every engine does what this does; the Python engine runs it, others are compared with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from usher_relay.counters import Counters
 from usher_relay.downlink import ClientSend, Downlink
@@ -14,6 +15,14 @@ from usher_relay.state import Endpoint, Limits, LiveRoute, RelayKeys, RelayState
 from usher_relay.uplink import HopSend, Packet, Uplink
 
 OFFSET_WINDOW = 60.0
+
+
+class Answers(NamedTuple):
+    """What comes of a batch of hop datagrams."""
+
+    to_clients: list[ClientSend]
+    to_transceivers: list[HopSend]
+    """Client datagrams that had waited until a transceiver said that they are its own."""
 
 
 class Forwarder:
@@ -48,19 +57,19 @@ class Forwarder:
         self.state.keys = keys
 
     def from_clients(self, now: float, unix: float, packets: Sequence[Packet]) -> list[HopSend]:
-        """Return the hop datagrams, each with its transceiver's address, for one batch of client datagrams."""
+        """Return the hop datagrams for one batch of client datagrams, each with its transceiver's address."""
         return self._uplink.forward(now, self.state.stamp(unix), packets)
 
-    def from_transceivers(
-        self, now: float, unix: float, datagrams: Sequence[tuple[bytes, Endpoint]]
-    ) -> list[ClientSend]:
-        """Return the client datagrams for one batch of hop datagrams, each given with its source address."""
-        return self._downlink.forward(now, int(unix * 1000), datagrams)
+    def from_transceivers(self, now: float, unix: float, datagrams: Sequence[tuple[bytes, Endpoint]]) -> Answers:
+        """Return what comes of one batch of hop datagrams, each given with its source address."""
+        to_clients, heres = self._downlink.forward(now, int(unix * 1000), datagrams)
+        return Answers(to_clients, self._uplink.release(now, self.state.stamp(unix), heres) if heres else [])
 
     def tick(self, now: float, unix: float) -> None:
-        """Do what time demands: choose the hop key, expire flows."""
+        """Do what time demands: choose the hop key, expire flows and what waits."""
         self.state.choose_hop_key(unix)
         self.state.flows.expire(now)
+        self.state.waiting.expire(now)
         if now >= self._offset_window_ends:
             self._offset_window_ends = now + OFFSET_WINDOW
             self.state.counters.hop_time_offset_max_ms = abs(self.state.counters.hop_time_offset_ms)

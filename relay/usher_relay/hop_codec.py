@@ -62,6 +62,11 @@ def data_prefix(route: bytes) -> bytes:
     return bytes((VERSION, HopType.DATA, 0, _HOPS_LEFT)) + route
 
 
+def question_prefix(route: bytes) -> bytes:
+    """Return the first 11 bytes of every WHO-HAS datagram to `route`."""
+    return bytes((VERSION, HopType.WHO_HAS, 0, _HOPS_LEFT)) + route
+
+
 class Stamp(NamedTuple):
     """What all hop datagrams of one batch share; `make_stamp` builds it."""
 
@@ -90,6 +95,12 @@ def encode_data(prefix: bytes, stamp: Stamp, record: bytes, payload: bytes) -> b
     header = LENGTHS[len(payload)] + record
     mac = siphash(stamp.key, b"".join((prefix, stamp.tail_without_mac, header, payload[:MAC_PAYLOAD_LENGTH])))
     return b"".join((prefix, stamp.tail, pack_mac(mac), header, payload))
+
+
+def encode_question(route: bytes, stamp: Stamp, path_key: bytes, ssrc: bytes) -> bytes:
+    """Return WHO-HAS for a client's SSRC (4 bytes), or for its address where that is zero."""
+    # Its MAC covers the whole payload, which is no more than is covered of DATA.
+    return encode_data(question_prefix(route), stamp, record_header(path_key, 0), ssrc)
 
 
 def record_header(path_key: bytes, flags: int, split_id: int = 0) -> bytes:

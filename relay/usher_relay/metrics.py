@@ -76,6 +76,18 @@ def _traffic(snapshot: Snapshot) -> Iterator[Metric]:
     yield CounterMetricFamily(
         "usher_relay_tentative", "Packets of unknown addresses tried by SSRC", value=counters.tentative
     )
+    lookups = CounterMetricFamily(
+        "usher_relay_lookups", "Questions to all transceivers whose an address is, and answers", labels=("event",)
+    )
+    lookups.add_metric(("asked",), counters.questions)
+    lookups.add_metric(("found_address",), counters.found_by_address)
+    lookups.add_metric(("found_ssrc",), counters.found_by_ssrc)
+    yield lookups
+    yield _gauge(
+        "usher_relay_waiting_bytes",
+        "Client datagrams that wait for a transceiver's answer",
+        counters.waiting_bytes,
+    )
     yield CounterMetricFamily("usher_relay_split", "Client datagrams cut in two to fit the hop", value=counters.split)
     yield _gauge(
         "usher_relay_hop_time_offset_seconds",

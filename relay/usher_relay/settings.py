@@ -127,6 +127,19 @@ class RelaySettings(RouteSettings):
         description="RTP packets per second from all unknown addresses that are tried by SSRC:"
         " each costs a transceiver an SRTP check",
     )
+    who_has_limit: int = Field(
+        default=64,
+        ge=0,
+        le=1_000,
+        description="most live transceivers that are all asked whose an unknown client address is (WHO-HAS), as after"
+        " the death of another relay; with more of them nobody is asked, 0 = never",
+    )
+    questions_per_second: int = Field(
+        default=1_000,
+        ge=10,
+        le=10_000,
+        description="such questions per second in all, one for each unknown address; every one goes to all of them",
+    )
 
     @field_validator("listen")
     @classmethod
@@ -172,4 +185,6 @@ class RelaySettings(RouteSettings):
             checks_per_ufrag=self.checks_per_ufrag,
             tentative_per_client=self.tentative_per_client,
             tentative_per_second=self.tentative_per_second,
+            who_has_limit=self.who_has_limit,
+            questions_per_second=self.questions_per_second,
         )

@@ -14,6 +14,7 @@ from usher_relay.counters import Counters, Drop
 from usher_relay.flows import PROBATION_PER_UFRAG, FlowMap
 from usher_relay.hop_codec import Stamp, data_prefix, make_stamp
 from usher_relay.limits import AddressLimit, Buckets, Rate
+from usher_relay.waiting import Waiting
 
 Endpoint: TypeAlias = tuple[str, int] | tuple[str, int, int, int]
 """A socket address in the form in which the upstream socket reports its senders."""
@@ -35,6 +36,8 @@ class Limits:
     checks_per_ufrag: int = 1_000
     tentative_per_client: int = 200
     tentative_per_second: int = 10_000
+    who_has_limit: int = 64
+    questions_per_second: int = 1_000
 
 
 @dataclass(slots=True, eq=False)
@@ -100,6 +103,8 @@ class RelayState:
         self.checks_by_ufrag = Buckets(_rate(limits.checks_per_ufrag), BUCKETS)
         self.tentative_by_client = Buckets(_rate(limits.tentative_per_client), BUCKETS)
         self.tentative = Buckets(_rate(limits.tentative_per_second), 1)
+        self.who_has_limit = limits.who_has_limit
+        self.waiting = Waiting(limits.questions_per_second, self.counters)
         self._locals: OrderedDict[bytes, object] = OrderedDict()
         self._hop_key = next(iter(keys.hop.values()))
 

@@ -8,7 +8,11 @@ Rules, by what a datagram is:
    session is over.
 3. **RTP and RTCP of an unknown address** (or one whose flow is over): sent *tentatively* to the transceivers of the
    flows with the same SSRC, at most 4. No flow is made of it. DTLS never roams before a check.
-4. Everything else is dropped.
+4. **RTP, RTCP and DTLS of an address without flow**, where no flow has the SSRC either, wait until a transceiver has
+   said that the client is its own (`waiting`). All live ones are asked, if they are no more than the limit. HERE for
+   the address makes a flow on probation and lets go what waits; HERE for the SSRC lets its packets go *tentatively*.
+   They are looked up after all others of their batch, and questions leave last: they hold up no call.
+5. Everything else is dropped.
 
 Limits come after a request's integrity, never before. A datagram that does not fit its hop is cut in the middle; a STUN
 request never is, as a check that crosses only in parts would promise a path that carries no whole packets.
@@ -18,7 +22,7 @@ No I/O, no clock: `now` is monotonic seconds, `stamp` carries the time on the wi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -31,9 +35,11 @@ from usher_core.hop import MAC_PAYLOAD_LENGTH, RecordFlag, split
 from usher_core.rtp import RTP_HEADER_LENGTH, is_rtcp, peek_ssrc
 from usher_core.stun import StunClass, StunMessage
 from usher_relay.counters import Drop
+from usher_relay.downlink import Here
 from usher_relay.flow import Flow
-from usher_relay.hop_codec import LENGTHS, Stamp, encode_data, pack_mac, record_header, route_bytes
+from usher_relay.hop_codec import LENGTHS, Stamp, encode_data, encode_question, pack_mac, record_header, route_bytes
 from usher_relay.state import Endpoint, LiveRoute, RelayState
+from usher_relay.waiting import MAX_FOUND, NO_SSRC, Question
 
 MAX_CLIENT_DATAGRAM = 2_000
 """Ethernet and tunnels carry less; the engine's buffer is a little longer, so that a longer datagram shows."""
@@ -57,6 +63,9 @@ class _Batch:
     stamp: Stamp
     crowded: bool
     sends: list[HopSend] = field(default_factory=list)
+    unknown: list[tuple[bytes, object, bytes, bytes]] = field(default_factory=list)
+    """(path key, local address, datagram, SSRC) of what is still to be looked up."""
+    questions: list[HopSend] = field(default_factory=list)
 
 
 class Uplink:
@@ -107,7 +116,20 @@ class Uplink:
             route.uplink += 1
             traffic.forwarded += 1
             traffic.forwarded_bytes += length
+        if batch.unknown:
+            state.waiting.expire(now)
+            for path_key, local, datagram, ssrc in batch.unknown:
+                self._count(self._look_up(batch, path_key, local, datagram, ssrc))
+            sends += batch.questions
         return sends
+
+    def release(self, now: float, stamp: Stamp, heres: Sequence[Here]) -> list[HopSend]:
+        """Return the hop datagrams that had waited for what these HERE say."""
+        batch = _Batch(now, stamp, crowded=False)
+        self._state.waiting.expire(now)
+        for here in heres:
+            self._count(self._on_here(batch, *here))
+        return batch.sends
 
     def _take_the_long_way(self, batch: _Batch, path_key: bytes, local: object, datagram: bytes) -> Drop | None:
         """Handle what is not simply the next packet of a live flow."""
@@ -120,13 +142,16 @@ class Uplink:
             return self._on_stun(batch, path_key, local, datagram)
         if not self._address_may(batch, path_key):
             return Drop.LIMIT_ADDRESS
+        return self._on_media(batch, path_key, local, datagram)
+
+    def _on_media(self, batch: _Batch, path_key: bytes, local: object, datagram: bytes) -> Drop | None:
         flow = self._state.flows.by_key.get(path_key)
         route = None if flow is None or flow.ended else self._state.routes.get(flow.route)
         if flow is None or route is None:
             return self._roam(batch, path_key, local, datagram, flow)
         if not self._flow_may(batch, flow):
             return Drop.LIMIT_CLIENT
-        if kind == _RTP and datagram[8:12] != flow.ssrc:
+        if _KINDS[datagram[0]] == _RTP and datagram[8:12] != flow.ssrc:
             self._learn_ssrc(flow, datagram)
         return self._send(batch, route, path_key, datagram)
 
@@ -183,12 +208,75 @@ class Uplink:
         return self._send(batch, route, path_key, message.raw)
 
     def _roam(self, batch: _Batch, path_key: bytes, local: object, datagram: bytes, flow: Flow | None) -> Drop | None:
-        state = self._state
-        routes = self._routes_by_ssrc(path_key, datagram)
-        if not routes:
-            if flow is None:
-                return Drop.UNKNOWN_ADDRESS
+        ssrc = _ssrc(datagram)
+        if ssrc is not None and _KINDS[datagram[0]] == _RTP:
+            candidates = self._state.flows.ssrcs.candidates(ssrc, path_key[4:])
+            routes = self._live(candidate.route for candidate in candidates if not candidate.ended)
+            if routes:
+                return self._try(batch, path_key, local, datagram, routes)
+        if flow is not None:
             return Drop.SESSION_ENDED if flow.ended else Drop.NO_ROUTE
+        if ssrc is None:
+            return Drop.UNKNOWN_ADDRESS
+        batch.unknown.append((path_key, local, datagram, ssrc))
+        return None
+
+    def _look_up(self, batch: _Batch, path_key: bytes, local: object, datagram: bytes, ssrc: bytes) -> Drop | None:
+        """Ask whose an unknown address is, or do what was answered before."""
+        state, now = self._state, batch.now
+        if path_key in state.flows.by_key:  # which a check has made that came in the same batch
+            return self._on_media(batch, path_key, local, datagram)
+        waiting = state.waiting
+        question = waiting.find(path_key)
+        if question is None:
+            if not 0 < len(state.routes) <= state.who_has_limit:
+                return Drop.UNKNOWN_ADDRESS
+            question = waiting.ask(path_key, ssrc, local, now)
+            if question is None:
+                return Drop.LIMIT_QUESTIONS
+            self._ask(batch, question)
+        elif ssrc != NO_SSRC and question.ssrc == NO_SSRC and not question.is_answered:
+            if not waiting.ask_for_ssrc(question, ssrc, now):
+                return Drop.LIMIT_QUESTIONS
+            self._ask(batch, question)
+        elif question.found and ssrc == question.ssrc:
+            routes = self._live(question.found)
+            if routes:
+                return self._try(batch, path_key, local, datagram, routes)
+        return waiting.hold(question, ssrc, datagram, now)
+
+    def _ask(self, batch: _Batch, question: Question) -> None:
+        for route in self._state.routes.values():
+            asked = encode_question(route.route, batch.stamp, question.path_key, question.ssrc)
+            batch.questions.append((asked, route.address))
+
+    def _on_here(self, batch: _Batch, path_key: bytes, ssrc: bytes, route: LiveRoute) -> Drop | None:
+        """Take a transceiver's word for a client, if it was asked for it."""
+        state = self._state
+        question = state.waiting.find(path_key)
+        if question is None or question.is_answered:
+            return Drop.HOP_HERE
+        if ssrc == NO_SSRC:
+            if not state.flows.on_here(path_key, route.route, question.local, batch.now):
+                return Drop.HOP_HERE
+            question.is_answered = True
+            state.counters.found_by_address += 1
+            for datagram in state.waiting.release(question):
+                self._count(self._send(batch, route, path_key, datagram))
+        elif ssrc == question.ssrc and route.route not in question.found and len(question.found) < MAX_FOUND:
+            question.found.append(route.route)
+            state.counters.found_by_ssrc += 1
+            for datagram in state.waiting.release(question, ssrc):
+                self._count(self._try(batch, path_key, question.local, datagram, [route]))
+        else:
+            return Drop.HOP_HERE
+        return None
+
+    def _try(
+        self, batch: _Batch, path_key: bytes, local: object, datagram: bytes, routes: Sequence[LiveRoute]
+    ) -> Drop | None:
+        """Send tentatively."""
+        state = self._state
         if not state.tentative_by_client.allow(path_key, batch.now) or not state.tentative.allow(b"", batch.now):
             return Drop.LIMIT_TENTATIVE
         state.remember_local(path_key, local)
@@ -198,14 +286,13 @@ class Uplink:
             refused = self._send(batch, route, path_key, datagram, RecordFlag.TENTATIVE)
         return refused
 
-    def _routes_by_ssrc(self, path_key: bytes, datagram: bytes) -> list[LiveRoute]:
-        """Return the live transceivers of the flows that send the datagram's SSRC, each once."""
-        ssrc = peek_ssrc(datagram) if _KINDS[datagram[0]] == _RTP else None
-        if ssrc is None:
-            return []
-        candidates = self._state.flows.ssrcs.candidates(ssrc.to_bytes(4), path_key[4:])
-        names = dict.fromkeys(flow.route for flow in candidates if not flow.ended)
-        return [route for route in map(self._state.routes.get, names) if route is not None]
+    def _live(self, routes: Iterable[bytes]) -> list[LiveRoute]:
+        """Return those of `routes` that are live, each once."""
+        return [route for route in map(self._state.routes.get, dict.fromkeys(routes)) if route is not None]
+
+    def _count(self, refused: Drop | None) -> None:
+        if refused is not None:
+            self._state.drop(refused)
 
     def _learn_ssrc(self, flow: Flow, datagram: bytes) -> None:
         # On probation the packet may be anybody's; and RTCP of a client that also sends RTP would only swap the two.
@@ -259,3 +346,11 @@ class Uplink:
         traffic.forwarded += 1
         traffic.forwarded_bytes += len(datagram)
         return None
+
+
+def _ssrc(datagram: bytes) -> bytes | None:
+    """Return the SSRC of RTP or RTCP, NO_SSRC for DTLS, and None for what is too short for an SSRC."""
+    if _KINDS[datagram[0]] != _RTP:
+        return NO_SSRC
+    ssrc = peek_ssrc(datagram)
+    return None if ssrc is None else ssrc.to_bytes(4)

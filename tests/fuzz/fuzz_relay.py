@@ -37,10 +37,15 @@ def one_input(data: bytes) -> None:
     for datagram, address in relay.from_clients(1.0, UNIX, clients):
         assert address == TRANSCEIVER
         assert hop.verify(hop.parse(datagram), HOP_KEY)
-    hops = [(part, TRANSCEIVER) for part in (data[1:], signed(data[1:]), hop_datagram(data[1:]))]
-    for key, _datagram, _local in relay.from_transceivers(2.0, UNIX, [*hops, (hops[2][0], ("203.0.113.1", 1))]):
+    hops = [(part, TRANSCEIVER) for part in (data[1:], signed(data[1:]), hop_datagram(data[1:]), here(data[1:5]))]
+    answers = relay.from_transceivers(1.01, UNIX, [*hops, (hops[2][0], ("203.0.113.1", 1))])
+    for key, _datagram, _local in answers.to_clients:
         assert key[:2] == LISTENER.to_bytes(2)
+    for datagram, address in answers.to_transceivers:
+        assert address == TRANSCEIVER
+        assert hop.verify(hop.parse(datagram), HOP_KEY)
     relay.tick(200.0, UNIX)
+    assert relay.counters.waiting_bytes == 0
     counted = relay.counters
     assert counted.uplink.received == len(clients) + len(checks)
     assert counted.downlink.received == len(hops) + 1
@@ -68,9 +73,16 @@ def hop_datagram(data: bytes) -> bytes:
     return hop.encode(outer, (hop.Record(CLIENT, data, flags), hop.Record(OTHER_CLIENT, data[:20], flags)), HOP_KEY)
 
 
+def here(data: bytes) -> bytes:
+    """The input as the answer to the question that the other client's datagrams have raised."""
+    outer = hop.Outer(hop.HopType.HERE, True, ROUTE.cluster, ROUTE.pod, ROUTE.worker, 1, int(UNIX * 1000))
+    return hop.encode(outer, (hop.Record(OTHER_CLIENT, data),), HOP_KEY)
+
+
 CHECK = stun.build(stun.StunClass.REQUEST, bytes(12), [(stun.Attribute.USERNAME, UFRAG + b":client")], PASSWORD)
 RTP = b"\x80\x6f" + bytes(30)
-SEEDS = [first + body for first in (b"\0", b"\xff") for body in (CHECK, RTP, hop_datagram(RTP), hop_datagram(b""))]
+BODIES = (CHECK, RTP, b"\x80\x6f" + bytes(10), hop_datagram(RTP), hop_datagram(b""))
+SEEDS = [first + body for first in (b"\0", b"\xff") for body in BODIES]
 
 if __name__ == "__main__":
     main(one_input, SEEDS)

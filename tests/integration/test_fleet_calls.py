@@ -13,7 +13,8 @@ from tests.integration.fleet import Fleet, calling, running_fleet, wait_until
 
 pytestmark = [pytest.mark.timed, pytest.mark.timeout(180)]
 
-GAP_LIMIT_MS = 2600
+GAP_LIMIT_MS = 200
+"""A relay that has never seen a client asks whose it is (docs/wire.md section 6)."""
 MAX_CALLS = 60
 
 
@@ -46,6 +47,14 @@ def carried(relay: dict[str, Any]) -> dict[str, tuple[int, int]]:
     """Route → (datagrams to it, datagrams from it) that this relay carried."""
     routes = httpx.get(f"{relay['admin']}/routes").json()["routes"]
     return {route["route"]: (route["uplink"], route["downlink"]) for route in routes}
+
+
+def found(relay: dict[str, Any]) -> float:
+    """How many clients this relay found by asking the transceivers."""
+    lines = httpx.get(f"{relay['admin']}/metrics").text.splitlines()
+    return sum(
+        float(line.split()[1]) for line in lines if line.startswith("usher_relay_lookups_total") and "found" in line
+    )
 
 
 def went_on(call: dict[str, Any], seconds: float) -> bool:
@@ -86,12 +95,13 @@ def test_a_relay_killed_and_replaced_ends_no_call(fleet: Fleet) -> None:
         os.kill(fleet.state()["relays"][0]["pid"], signal.SIGKILL)
         result = caller.result()
     gaps = sorted(gap["ms"] for call in result["calls"] for gap in call["gaps"])
-    print(f"\nrelay killed and replaced: gaps of 100 ms and more in 20 calls, ms: {gaps}")
+    moved = sum(map(found, fleet.state()["relays"]))
+    print(f"\nrelay killed and replaced: {moved:.0f} moves, gaps of 100 ms and more in 20 calls, ms: {gaps}")
     for call in result["calls"]:
         assert went_on(call, seconds), call
         # A call that stayed silent would have a gap until its end.
-        assert all(gap["ms"] <= GAP_LIMIT_MS for gap in call["gaps"]), call["gaps"]
-    assert gaps, "no call went through the relay that was killed, so nothing was shown"
+        assert all(gap["ms"] <= GAP_LIMIT_MS + call["late_ms"] for gap in call["gaps"]), call
+    assert moved, "no call went through the relay that was killed, so nothing was shown"
 
 
 def test_a_transceiver_killed_ends_its_calls_within_consent_time_and_no_other(fleet: Fleet) -> None:

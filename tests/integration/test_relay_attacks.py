@@ -84,7 +84,10 @@ def test_strangers_get_no_answer_and_reach_nobody_with_anything_else(
     stranger = net.client(relay.at(1))
     for datagram in (DTLS, rtp(1234), b"\x40channel", b"\xc0quic", b"GET / HTTP/1.1"):
         stranger.send(datagram)
-    relay.wait_for_drops({Drop.UNKNOWN_ADDRESS: 2, Drop.PROTOCOL: 3})
+    relay.wait_for_drops({Drop.NOT_FOUND: 2, Drop.PROTOCOL: 3})
+    for asked_for in (0, 1234):
+        question = pod.receive()
+        assert (question.outer.type, question.record.payload) == (HopType.WHO_HAS, asked_for.to_bytes(4))
     assert pod.hears_nothing()
     assert stranger.hears_nothing()
 

@@ -139,10 +139,13 @@ def test_leaving_makes_it_unready_but_not_dead(rig: Rig) -> None:
 
 
 def test_metrics_tell_what_is_asked_for(rig: Rig) -> None:
-    rig.engine.now = replace(SNAPSHOT, counters=Counters(tentative=4, split=5, hop_time_offset_ms=-250))
+    rig.engine.now = replace(
+        SNAPSHOT, counters=Counters(tentative=4, split=5, hop_time_offset_ms=-250, waiting_bytes=6)
+    )
     counters = rig.engine.now.counters
     counters.uplink.forwarded, counters.uplink.forwarded_bytes, counters.downlink.received = 11, 12, 13
     counters.drops[Drop.INTEGRITY] = 14
+    counters.questions, counters.found_by_address, counters.found_by_ssrc = 21, 22, 23
     counters.flow_events[FlowEvent.ROAMED] = 15
     metrics = rig.metrics()
     for name, value in {
@@ -166,6 +169,10 @@ def test_metrics_tell_what_is_asked_for(rig: Rig) -> None:
         "usher_relay_hop_time_offset_seconds": -0.25,
         "usher_relay_tentative_total": 4,
         "usher_relay_split_total": 5,
+        'usher_relay_lookups_total{event="asked"}': 21,
+        'usher_relay_lookups_total{event="found_address"}': 22,
+        'usher_relay_lookups_total{event="found_ssrc"}': 23,
+        "usher_relay_waiting_bytes": 6,
         "usher_relay_heartbeat_age_seconds": 0.1,
     }.items():
         assert metrics[name] == value, name

@@ -411,7 +411,7 @@ def test_3_a_quiet_flow_is_found_behind_any_number_of_lively_ones() -> None:
 
 
 def test_3_an_ended_flow_is_kept_for_30_seconds_so_that_its_drops_say_why() -> None:
-    rig = Rig()
+    rig = Rig(Limits(who_has_limit=0))
     rig.connect(CLIENT, session(POD_A))
     rig.unknown_flow(POD_A, CLIENT)
     rig.advance(ENDED_KEPT - 1)

@@ -104,14 +104,14 @@ def test_1_stun_answers_and_requests_without_username_follow_the_flow_map() -> N
 
 @pytest.mark.parametrize("datagram", [DTLS, INDICATION, stun.build(StunClass.REQUEST, bytes(12), [], None)])
 def test_1_nothing_but_a_request_makes_a_flow(datagram: bytes) -> None:
-    rig = Rig()
+    rig = Rig(Limits(who_has_limit=0))
     assert rig.send(CLIENT, datagram) == []
     assert rig.flows == 0
     assert rig.drops == {Drop.UNKNOWN_ADDRESS: 1}
 
 
 def test_1_a_flow_is_of_one_listener() -> None:
-    rig = Rig()
+    rig = Rig(Limits(who_has_limit=0))
     rig.connect(CLIENT, session(POD_A))
     assert rig.send(client(5000, listener=LISTENER_V6), DTLS) == []
     assert rig.drops == {Drop.UNKNOWN_ADDRESS: 1}
@@ -237,7 +237,7 @@ def test_4_a_client_that_sends_rtcp_only_is_found_by_it() -> None:
 
 
 def test_4_dtls_and_stun_never_roam_before_a_check() -> None:
-    rig = Rig()
+    rig = Rig(Limits(who_has_limit=0))
     rig.connect(CLIENT, session(POD_B), ssrc=77)
     assert rig.send(STRANGER, DTLS, INDICATION) == []
     assert rig.drops == {Drop.UNKNOWN_ADDRESS: 2}

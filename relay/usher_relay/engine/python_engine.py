@@ -30,6 +30,7 @@ from usher_relay.flow import Flow
 from usher_relay.forwarder import Forwarder
 from usher_relay.hop_codec import route_bytes, route_of
 from usher_relay.state import Endpoint, LiveRoute, RelayKeys
+from usher_relay.uplink import HopSend
 
 log = structlog.get_logger()
 
@@ -180,25 +181,30 @@ class PythonEngine:
     def _client_handler(self, sock: ListenSocket) -> Callable[[float, float], None]:
         receive = sock.receive
         from_clients = self._forwarder.from_clients
-        sendto = self._upstream.socket.sendto
 
         def handle(now: float, unix: float) -> None:
-            for datagram, address in from_clients(now, unix, receive(BATCH)):
-                try:
-                    sendto(datagram, address)
-                except OSError as error:
-                    self._hop_send_failed(error, address, now)
+            self._send_to_transceivers(from_clients(now, unix, receive(BATCH)), now)
 
         return handle
+
+    def _send_to_transceivers(self, sends: list[HopSend], now: float) -> None:
+        sendto = self._upstream.socket.sendto
+        for datagram, address in sends:
+            try:
+                sendto(datagram, address)
+            except OSError as error:
+                self._hop_send_failed(error, address, now)
 
     def _from_transceivers(self, now: float, unix: float) -> None:
         forwarder = self._forwarder
         by_id = self._by_id
-        for path_key, datagram, local in forwarder.from_transceivers(now, unix, self._upstream.receive(BATCH)):
+        answers = forwarder.from_transceivers(now, unix, self._upstream.receive(BATCH))
+        for path_key, datagram, local in answers.to_clients:
             try:
                 by_id[path_key[:2]].send(path_key, datagram, local)
             except OSError as error:
                 forwarder.state.drop(drop_reason(error))
+        self._send_to_transceivers(answers.to_transceivers, now)
 
     def _hop_send_failed(self, error: OSError, address: Endpoint, now: float) -> None:
         reason = drop_reason(error)
