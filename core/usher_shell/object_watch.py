@@ -21,7 +21,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import structlog
 
@@ -82,7 +82,10 @@ class ObjectWatch(Generic[ParsedT]):
         on_change: called after `objects` has changed.
         connect_: opens a connection.
         silence: seconds without a byte after which a watch is dead.
+        on_each: called with each that came, changed or went, as it is now or was last, before `on_change`.
     """
+
+    page_size: ClassVar[int] = PAGE_SIZE
 
     def __init__(
         self,
@@ -93,6 +96,7 @@ class ObjectWatch(Generic[ParsedT]):
         on_change: Callable[[], None],
         connect_: Connect = connect,
         silence: float = SILENCE_S,
+        on_each: Callable[[ParsedT], None] = lambda _: None,
     ) -> None:
         self.objects: dict[str, ParsedT] = {}
         self.skipped: dict[str, str] = {}
@@ -105,6 +109,7 @@ class ObjectWatch(Generic[ParsedT]):
         self._on_change = on_change
         self._connect = connect_
         self._silence = silence
+        self._on_each = on_each
         self._version = ""
         self._loaded = False
         self._watching = False
@@ -159,7 +164,7 @@ class ObjectWatch(Generic[ParsedT]):
     async def _list(self, reader: Reader) -> None:
         fresh: dict[str, ParsedT] = {}
         skipped: dict[str, str] = {}
-        query = {**self._selector, "limit": str(PAGE_SIZE)}
+        query = {**self._selector, "limit": str(self.page_size)}
         while True:
             page = await reader.get(self._path, query, LIST_S)
             try:
@@ -174,12 +179,16 @@ class ObjectWatch(Generic[ParsedT]):
             if not more:
                 break
             query["continue"] = str(more)
-        changed = fresh != self.objects or not self._loaded
+        before, was_loaded = self.objects, self._loaded
         self.objects, self.skipped = fresh, skipped
         self._version = version
         self._loaded = True
         self._good()
-        if changed:
+        gone = [known for uid, known in before.items() if uid not in fresh]
+        changed = [*gone, *(known for uid, known in fresh.items() if before.get(uid) != known)]
+        for each in changed:
+            self._on_each(each)
+        if changed or not was_loaded:
             self._on_change()
 
     async def _watch(self, reader: Reader) -> str:
@@ -219,8 +228,12 @@ class ObjectWatch(Generic[ParsedT]):
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             text = f"watch {self._path}: no event: {type(error).__name__} {error}"
             raise KubernetesError("malformed", text) from None
-        if self.objects.get(uid) != before:
-            self._on_change()
+        now = self.objects.get(uid)
+        if now == before:
+            return
+        if (last := before if now is None else now) is not None:
+            self._on_each(last)
+        self._on_change()
 
     def _take(self, body: Json, objects: dict[str, ParsedT], skipped: dict[str, str]) -> None:
         uid = str(body["metadata"]["uid"])

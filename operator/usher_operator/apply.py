@@ -6,7 +6,7 @@ import asyncio
 import functools
 import itertools
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,8 @@ MAX_EVENT_MESSAGE = 1024
 """The API server takes no longer one."""
 DRAINS_S = 20.0
 """For all drains that follow one another: those that answer take ms each, silent ones seconds."""
+PATCHES_AT_ONCE = 8
+"""Of those that stand alone, such as the ids of pods: few enough that the API server has time for others."""
 KEEP_TRIES = 5
 MAX_FAULTS = 8
 """Refusals of one plan that are told: a policy may be against every pod."""
@@ -99,7 +101,7 @@ class Applier:
         self._written: dict[str, tuple[Manifest, Any]] = {}
 
     async def carry_out(self, actions: Iterable[Action], subject: Subject, token: str) -> Outcome:
-        """Do one thing after the other.
+        """Do one thing after the other, but drains, and patches that stand alone, several at once.
 
         A child that the API server refuses for good (a bad field, a missing right) does not keep the rest from being
         done: a pool whose new template is wrong still gives ids to its pods. Nor does a patch that stands alone, as
@@ -112,26 +114,34 @@ class Applier:
         faults: list[Fault] = []
         silent: dict[str, str] = {}
         lost: list[str] = []
-        for is_drain, group in itertools.groupby(actions, lambda action: isinstance(action, SetDrain)):
-            if is_drain:
-                silent |= await self._tell_all([action for action in group if isinstance(action, SetDrain)], token)
-                continue
-            for action in group:
-                if isinstance(action, JsonPatch) and not silent.keys().isdisjoint(action.waits_for):
-                    continue
-                stands_alone = isinstance(action, JsonPatch) and action.stands_alone
-                try:
-                    await self._do(action, subject)
-                except ConflictError:
-                    if not stands_alone:
-                        raise
-                    lost.append(_what(action))
-                except (InvalidError, ForbiddenError, NotFoundError) as error:
-                    log.warning("refused by the API server", pool=subject.target.name, error=str(error))
-                    if len(faults) < MAX_FAULTS:
-                        faults.append(_fault(action, error))
-                    if not (stands_alone or isinstance(action, Apply)):
-                        return Outcome(tuple(faults), tuple(silent.values()), tuple(lost))
+
+        async def do(action: Action) -> bool:
+            """Return whether to go on."""
+            if isinstance(action, JsonPatch) and not silent.keys().isdisjoint(action.waits_for):
+                return True
+            try:
+                await self._do(action, subject)
+            except ConflictError:
+                if not _stands_alone(action):
+                    raise
+                lost.append(_what(action))
+            except (InvalidError, ForbiddenError, NotFoundError) as error:
+                log.warning("refused by the API server", pool=subject.target.name, error=str(error))
+                if len(faults) < MAX_FAULTS:
+                    faults.append(_fault(action, error))
+                return _stands_alone(action) or isinstance(action, Apply)
+            return True
+
+        for kind, group in itertools.groupby(actions, lambda each: (isinstance(each, SetDrain), _stands_alone(each))):
+            match kind:
+                case (True, _):
+                    silent |= await self._tell_all([each for each in group if isinstance(each, SetDrain)], token)
+                case (_, True):
+                    await _some_at_once(do, group)
+                case _:
+                    for action in group:
+                        if not await do(action):
+                            return Outcome(tuple(faults), tuple(silent.values()), tuple(lost))
         return Outcome(tuple(faults), tuple(silent.values()), tuple(lost))
 
     async def write_status(self, subject: Subject, status: Manifest, current: Any) -> None:
@@ -220,6 +230,27 @@ class Applier:
         except KubeError as error:
             # Events help people; nothing rests on them.
             log.warning("an Event could not be posted", reason=event.reason, error=str(error))
+
+
+def _stands_alone(action: Action) -> bool:
+    return isinstance(action, JsonPatch) and action.stands_alone
+
+
+async def _some_at_once(do: Callable[[Action], Awaitable[object]], actions: Iterable[Action]) -> None:
+    """Begin the next one whenever one of PATCHES_AT_ONCE is done. The first error ends the others, too."""
+    waiting = iter(actions)
+
+    async def work() -> None:
+        for action in waiting:
+            await do(action)
+
+    tasks = [asyncio.create_task(work()) for _ in range(PATCHES_AT_ONCE)]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _fault(action: Action, error: KubeError) -> Fault:

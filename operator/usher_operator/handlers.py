@@ -1,20 +1,21 @@
-"""The operator's wiring into kopf: which watches there are, and what an event leads to. No decision is made here."""
+"""The operator's wiring into kopf: what it watches, and what an event leads to. No decision is made here.
+
+Pods are not kopf's affair, see `watched_pods`.
+"""
 
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import kopf
 from kubernetes.aio.client import Configuration
 
 from usher_operator import names
-from usher_operator.observe import pod_seen
 from usher_operator.reconciler import PoolKey, Reconciler
-from usher_operator.seen import PodSeen
+from usher_operator.watched_pods import SELECTOR
 
-INDEX = "pool_pods"
 CANCELLED_WITHIN_S = 5.0
 DRAIN_STRETCH_S = 600.0
 """Seconds of one call of the deletion handler: kopf writes an annotation after each, and a drain may take an hour."""
@@ -22,45 +23,6 @@ POOLS = {"relaypools": "RelayPool", "transceiverpools": "TransceiverPool"}
 POOL_OF_COMPONENT = {names.RELAY: "RelayPool", names.TRANSCEIVER: "TransceiverPool"}
 CHILDREN = (("apps", "v1", "deployments"), ("apps", "v1", "daemonsets"), ("", "v1", "services"))
 """What we make and somebody else changes: rollouts, load balancers, people."""
-
-_POOL, _CLUSTER, _NAMESPACE = "pool", "cluster", "namespace"
-
-
-class WatchedPods:
-    """The pods in kopf's index, by pool, cluster id and namespace."""
-
-    def __init__(self) -> None:
-        self._index: Mapping[Any, Collection[PodSeen]] = {}
-
-    def bind(self, index: Mapping[Any, Collection[PodSeen]]) -> None:
-        """Take kopf's index, which goes on changing."""
-        self._index = index
-
-    def of_pool(self, namespace: str, component: str, pool: str) -> tuple[PodSeen, ...]:
-        """Return the pods of a pool, by name."""
-        return self._get((_POOL, namespace, component, pool))
-
-    def of_cluster(self, cluster: str) -> tuple[PodSeen, ...]:
-        """Return all pods that carry a cluster id, by name."""
-        return self._get((_CLUSTER, cluster))
-
-    def of_namespace(self, namespace: str) -> tuple[PodSeen, ...]:
-        """Return all pods of a namespace, by name."""
-        return self._get((_NAMESPACE, namespace))
-
-    def _get(self, key: tuple[str, ...]) -> tuple[PodSeen, ...]:
-        return tuple(sorted(self._index.get(key, ()), key=lambda pod: pod.name))
-
-
-def index_keys(pod: PodSeen) -> list[tuple[str, ...]]:
-    """Return under what a pod is found."""
-    labels = pod.labels
-    keys: list[tuple[str, ...]] = [(_NAMESPACE, pod.namespace)]
-    if component := labels.get(names.COMPONENT_LABEL):
-        keys.append((_POOL, pod.namespace, component, labels.get(names.POOL_LABEL, "")))
-    if cluster := labels.get(names.CLUSTER_ID_LABEL):
-        keys.append((_CLUSTER, cluster))
-    return keys
 
 
 class NoDiffBase(kopf.DiffBaseStorage):
@@ -82,11 +44,8 @@ def kopf_settings() -> kopf.OperatorSettings:
     settings.persistence.diffbase_storage = NoDiffBase()
     # An object named "default" of another operator would pause us (kopf#734).
     settings.peering.standalone = True
-    # The API server filters, not we: otherwise every pod in sight would come in.
-    selector = f"{names.MANAGED_BY_LABEL}={names.MANAGED_BY}"
-    settings.watching.label_selectors["", "v1", "pods"] = selector
     for child in CHILDREN:
-        settings.watching.label_selectors[child] = selector
+        settings.watching.label_selectors[child] = SELECTOR
     settings.networking.request_timeout = 30.0
     settings.networking.connect_timeout = 5.0
     settings.posting.enabled = False  # we post Events ourselves
@@ -98,42 +57,28 @@ def kopf_settings() -> kopf.OperatorSettings:
 
 
 def registry(
-    reconciler: Reconciler, pods: WatchedPods, configuration: Configuration, on_event: Callable[[], None]
+    reconciler: Reconciler, configuration: Configuration, on_event: Callable[[], None]
 ) -> kopf.OperatorRegistry:
     """Return kopf's handlers.
 
     Args:
         reconciler: does the work.
-        pods: is given kopf's index.
         configuration: where the API server is.
         on_event: called for each event of any watch.
     """
     handlers = kopf.OperatorRegistry()
 
-    @kopf.on.startup(id="bind", registry=handlers)
-    async def bind(**kwargs: Any) -> None:
-        pods.bind(kwargs[INDEX])
-
     @kopf.on.login(id="login", registry=handlers)
     async def login(**_: Any) -> kopf.ConnectionInfo:
         return await connection(configuration)
-
-    @kopf.index("", "v1", "pods", id=INDEX, registry=handlers)
-    async def index_pod(body: kopf.Body, **_: Any) -> Any:
-        pod = pod_seen(body)
-        return dict.fromkeys(index_keys(pod), pod)
-
-    @kopf.on.event("", "v1", "pods", id="wake_by_pod", registry=handlers)
-    async def wake_by_pod(body: kopf.Body, **_: Any) -> None:
-        on_event()
-        _wake_owner(reconciler, body)
 
     for group, version, plural in CHILDREN:
 
         @kopf.on.event(group, version, plural, id=f"wake_by_{plural}", registry=handlers)
         async def wake_by_child(body: kopf.Body, **_: Any) -> None:
             on_event()
-            _wake_owner(reconciler, body)
+            metadata = body["metadata"]
+            wake_owner(reconciler, metadata["namespace"], metadata.get("labels") or {})
 
     for plural, kind in POOLS.items():
         _register_pool(handlers, plural, kind, reconciler, on_event)
@@ -166,12 +111,11 @@ def _key(kind: str, body: kopf.Body) -> PoolKey:
     return PoolKey(kind, metadata["namespace"], metadata["name"])
 
 
-def _wake_owner(reconciler: Reconciler, body: kopf.Body) -> None:
-    metadata = body["metadata"]
-    labels = metadata.get("labels") or {}
+def wake_owner(reconciler: Reconciler, namespace: str, labels: Mapping[str, str]) -> None:
+    """Wake the pool to which an object with these labels belongs, if any."""
     kind = POOL_OF_COMPONENT.get(labels.get(names.COMPONENT_LABEL, ""))
     if kind is not None:
-        reconciler.wake(PoolKey(kind, metadata["namespace"], labels.get(names.POOL_LABEL, "")))
+        reconciler.wake(PoolKey(kind, namespace, labels.get(names.POOL_LABEL, "")))
 
 
 async def connection(configuration: Configuration) -> kopf.ConnectionInfo:

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import kopf
@@ -33,7 +33,7 @@ from usher_operator.api.relay_pool import RelayPool
 from usher_operator.api.transceiver_pool import TransceiverPool
 from usher_operator.apply import Applier
 from usher_operator.election import Election, Elector
-from usher_operator.handlers import POOLS, WatchedPods, kopf_settings, registry
+from usher_operator.handlers import POOLS, kopf_settings, registry, wake_owner
 from usher_operator.keys_keeper import KeysKeeper
 from usher_operator.kube import HttpKubeApi, KubeError, load_configuration
 from usher_operator.loads import Loads, PodClient
@@ -46,9 +46,11 @@ from usher_operator.plan.transceiver_pool import plan_pod_ids, plan_transceiver_
 from usher_operator.reconciler import Reconciler
 from usher_operator.resends import Resends
 from usher_operator.rotation_wishes import RotationWishes
-from usher_operator.seen import RelayPoolSeen, TransceiverPoolSeen
+from usher_operator.seen import PodSeen, RelayPoolSeen, TransceiverPoolSeen
 from usher_operator.settings import OperatorSettings
+from usher_operator.watched_pods import WatchedPods
 from usher_shell.http_server import HttpServer
+from usher_shell.kubernetes_client import KubernetesReader
 
 log = structlog.get_logger()
 
@@ -119,7 +121,7 @@ class Worker:
         self._metrics = metrics
         self._event_at = self._request_at = monotonic()
         self._count = _count(metrics)
-        self._pods = WatchedPods()
+        self._pods = WatchedPods(settings.namespaces, self._connect, self._on_pod)
         self._client = client or PodClient()
         self._api = HttpKubeApi(configuration, self._on_request, may_write)
         loads = Loads(self._client, monotonic, lambda outcome: metrics.loads.labels(outcome).inc())
@@ -144,12 +146,26 @@ class Worker:
         """
         hearing = asyncio.create_task(self._wishes.follow())
         try:
-            if not await self._until_served(stop):
+            if await self._until_served(stop):
+                await self._work(stop, started)
+        finally:
+            hearing.cancel()
+            await asyncio.gather(hearing, return_exceptions=True)
+            await self._client.close()
+            await self._wishes_api.close()
+            await self._api.close()
+
+    async def _work(self, stop: asyncio.Event, started: asyncio.Event | None) -> None:
+        watching = asyncio.create_task(self._pods.run())
+        watching.add_done_callback(lambda _: stop.set())
+        try:
+            # A pool is looked at with all of its pods or not at all.
+            if not await _unless_told(stop, self._pods.until_loaded()):
                 return
             # Without one kopf asks for the user's name, and a numeric user of a pod has none.
             identity: Any = names.FIELD_MANAGER
             await kopf.operator(
-                registry=registry(self.reconciler, self._pods, self._configuration, self._on_event),
+                registry=registry(self.reconciler, self._configuration, self._on_event),
                 settings=kopf_settings(),
                 standalone=True,
                 clusterwide=not self._settings.namespaces,
@@ -159,11 +175,9 @@ class Worker:
                 ready_flag=started,
             )
         finally:
-            hearing.cancel()
-            await asyncio.gather(hearing, return_exceptions=True)
-            await self._client.close()
-            await self._wishes_api.close()
-            await self._api.close()
+            watching.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watching
 
     def stuck_for(self) -> float:
         """Return for how many seconds looks have been under way without any request that ended."""
@@ -185,6 +199,13 @@ class Worker:
 
     def _plan_keys(self, seen: KeysSeen, now: float, fresh: bytes) -> KeysPlan:
         return plan_keys(seen, self._settings.keys, now, fresh)
+
+    async def _connect(self) -> KubernetesReader:
+        return KubernetesReader(self._configuration)
+
+    def _on_pod(self, pod: PodSeen) -> None:
+        self._on_event()
+        wake_owner(self.reconciler, pod.namespace, pod.labels)
 
     def _on_event(self) -> None:
         self._event_at = monotonic()
@@ -224,7 +245,7 @@ class _Operator:
         sys.stdout.flush()
         log.info("operator started", http=self._server.url, api=configuration.host)
         try:
-            if await self._until_elected(elector):
+            if await _unless_told(self._stop, elector.until_elected()):
                 await self._lead(elector, configuration)
             await elector.resign()
         finally:
@@ -250,22 +271,6 @@ class _Operator:
         identity = f"{os.environ.get('HOSTNAME', 'operator')}_{uuid.uuid4()}"
         election = Election(target, identity, settings.timing)
         return Elector(election, target, api, settings.timing, monotonic, time.time)
-
-    async def _until_elected(self, elector: Elector) -> bool:
-        """Return whether we are to lead; False: told to end before."""
-        elected = asyncio.create_task(elector.until_elected())
-        told = asyncio.create_task(self._stop.wait())
-        try:
-            await asyncio.wait([elected, told], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            told.cancel()
-            elected.cancel()
-            outcomes = await asyncio.gather(elected, told, return_exceptions=True)
-        if self._stop.is_set():
-            return False
-        if isinstance(outcomes[0], Exception):
-            raise outcomes[0]
-        return True
 
     async def _lead(self, elector: Elector, configuration: Configuration) -> None:
         log.info("elected; starting to work")
@@ -308,6 +313,22 @@ class _Operator:
 
     async def _show_metrics(self, _request: Request) -> Response:
         return Response(generate_latest(self._metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+async def _unless_told(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Return whether some work was done before we were told to end. Raises what it raised."""
+    doing, told = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait([doing, told], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        told.cancel()
+        doing.cancel()
+        outcomes = await asyncio.gather(doing, told, return_exceptions=True)
+    if stop.is_set():
+        return False
+    if isinstance(outcomes[0], Exception):
+        raise outcomes[0]
+    return True
 
 
 def _count(metrics: OperatorMetrics) -> Callable[[str, int], None]:

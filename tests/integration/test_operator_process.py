@@ -18,6 +18,8 @@ from tests.kube_workloads import Workloads
 pytestmark = pytest.mark.programs  # leases of seconds
 
 LEASE = ("Lease", "usher", "usher-operator")
+MANY = 3_000
+"""Enough that work which grows with their square would outlast the lease."""
 FAST = ("--lease-duration", "3", "--lease-renew-deadline", "2", "--lease-retry", "0.2")
 
 
@@ -177,3 +179,21 @@ async def test_without_an_api_server_it_says_so_in_one_line(tmp_path):
     assert process.returncode == 2
     assert error.decode().splitlines()[-1].startswith("usher: no way to the Kubernetes API")
     assert b"Traceback" not in error
+
+
+async def test_a_leader_that_finds_thousands_of_pods_keeps_its_lease_and_works(api, start):
+    labels = {"app.kubernetes.io/managed-by": "usher-operator", "app.kubernetes.io/component": "transceiver"}
+    labels |= {"usher.fleet/pool": "p", "usher.fleet/cluster-id": "1"}
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "r", "controller": True}
+    for number in range(MANY):
+        metadata = {"name": f"p-{number}", "namespace": "voice", "labels": labels, "ownerReferences": [owner]}
+        spec = {"containers": [], "schedulingGates": [{"name": "usher.fleet/pod-id"}]}
+        api.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    # Paused, it makes no pods of its own.
+    body = pool("p", MANY)
+    body["spec"]["paused"] = True
+    api.create(body)
+    leader = await start()
+    await api.until(lambda: api.get("TransceiverPool", "voice", "p").get("status"), "a look at the pool", 40)
+    assert leader.process.returncode is None
+    assert api.get(*LEASE)["spec"]["leaseTransitions"] == 0

@@ -237,6 +237,37 @@ async def test_bookmarks_move_the_version_on_and_keep_a_quiet_watch_open() -> No
             await asyncio.gather(task, return_exceptions=True)
 
 
+async def test_each_object_that_came_changed_or_went_is_told_whether_a_watch_or_a_new_list_brings_it(
+    api: KubeFake,
+) -> None:
+    told: list[str] = []
+
+    def parse(body: Any) -> str:
+        return f"{body['metadata']['name']} {body['metadata']['labels'].get('touched', '')}".strip()
+
+    for name in ("a", "b"):
+        api.create(transceiver_pod(name, 1))
+    watch = ObjectWatch("pods", PODS, "", parse, lambda: None, connect_to(lambda: api.url), on_each=told.append)
+    task = asyncio.create_task(watch.run())
+    try:
+        await until(lambda: sorted(told) == ["a", "b"], "the first list")
+        api.change("Pod", "voice", "a", edited("metadata", "labels", touched="1"))
+        api.remove("Pod", "voice", "b", force=True)
+        await until(lambda: told[2:] == ["a 1", "b"], "what the watch brings")
+        api.is_down = True
+        api.close_watches()
+        api.change("Pod", "voice", "a", edited("metadata", "labels", touched="2"))
+        api.create(transceiver_pod("c", 3))
+        api.create(transceiver_pod("d", 4))
+        api.remove("Pod", "voice", "d", force=True)
+        api.compact()
+        api.heal()
+        await until(lambda: sorted(told[4:]) == ["a 2", "c"], "what has changed since, and nothing else")
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
 async def test_of_pods_with_one_route_the_oldest_has_it_and_the_next_takes_over_when_it_goes(api: KubeFake) -> None:
     old, new = transceiver_pod("old", 1, "10.0.0.1"), transceiver_pod("new", 1, "10.0.0.2")
     old["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"

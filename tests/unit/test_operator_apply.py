@@ -145,6 +145,36 @@ async def test_a_patch_that_stands_alone_stops_nothing_when_it_fails(server, rig
     assert [told.reason for told in outcome.faults] == (["Forbidden"] if code == 403 else [])
 
 
+async def test_patches_that_stand_alone_go_several_at_a_time_once_all_before_them_is_done(server, rig):
+    for number in range(20):
+        server.create(config_map(f"pod-{number}"))
+    server.fail(500, verb="patch", name="pod-0", delay=20)
+    add = ({"op": "add", "path": "/data", "value": {"x": "1"}},)
+    patches = [JsonPatch(target(f"pod-{number}"), add, stands_alone=True) for number in range(20)]
+    course = asyncio.create_task(rig.do(Create(config_map("lease")), *patches))
+    rest = [("ConfigMap", "ns", f"pod-{number}") for number in range(1, 20)]
+    await server.until(
+        lambda: all(server.get(*each).get("data") for each in rest), "one that is slow holds up no other"
+    )
+    assert [call.verb for call in server.writes()][:2] == ["create", "patch"]
+    course.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await course
+
+
+async def test_when_nothing_more_can_be_done_patches_that_stand_alone_end_too(server, rig):
+    for number in range(50):
+        server.create(config_map(f"pod-{number}"))
+    server.fail(503, verb="patch", name="pod-0")
+    add = ({"op": "add", "path": "/data", "value": {"x": "1"}},)
+    with pytest.raises(UnavailableError):
+        await rig.do(*(JsonPatch(target(f"pod-{number}"), add, stands_alone=True) for number in range(50)))
+    done = len(server.writes())
+    assert done < 50
+    await asyncio.sleep(0)
+    assert len(server.writes()) == done
+
+
 async def test_of_many_refusals_some_are_told(server, rig):
     server.fail(403, verb="patch", times=100)
     patches = (JsonPatch(target(f"pod-{number}"), (), stands_alone=True) for number in range(100))

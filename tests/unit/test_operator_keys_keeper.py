@@ -1,7 +1,7 @@
 """Looks at keys ask the watched pods as long as nothing is to be written, and then those that there are."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import httpx
@@ -12,7 +12,6 @@ from tests.kube_fake import KubeFake
 from tests.transceiver_pools import make_pod
 from usher_operator.actions import Create, Reference
 from usher_operator.apply import Applier, Subject
-from usher_operator.handlers import WatchedPods
 from usher_operator.keys_keeper import FORGET_S, KeysKeeper
 from usher_operator.kube import HttpKubeApi
 from usher_operator.loads import Loads, PodClient
@@ -22,10 +21,19 @@ from usher_operator.names import API_VERSION, TRANSCEIVER, TRANSCEIVER_KEYS_SECR
 from usher_operator.observe import Observer, Resolver
 from usher_operator.plan.keys import KeysPlan, KeysSeen
 from usher_operator.resends import Resends
+from usher_operator.seen import PodSeen
 from usher_operator.settings import OperatorSettings
+from usher_operator.watched_pods import PodIndex
 
 POOL = Subject(Reference("usher.fleet/v1alpha1", "TransceiverPool", "fleet", "voice"), "uid")
 LABELS = child_labels(TRANSCEIVER, "voice")
+
+
+class Watched(PodIndex):
+    """What the watch knows, as a test tells it."""
+
+    def take(self, pods: Iterable[PodSeen]) -> None:
+        super().__init__(pods)
 
 
 class Rig:
@@ -39,9 +47,7 @@ class Rig:
         self.seen: list[int] = []
         self.look_again: float | None = None
         self.waits_since: dict[str, float] = {}
-        self.index: dict[Any, list[Any]] = {}
-        self.pods = WatchedPods()
-        self.pods.bind(self.index)
+        self.pods = Watched()
         self.api = HttpKubeApi(configuration)
         self.client = PodClient(httpx.MockTransport(lambda _request: httpx.Response(200, json={"keys": []})))
         loads = Loads(self.client, lambda: self.now, lambda _outcome: None)
@@ -59,7 +65,7 @@ class Rig:
         return KeysPlan((Create(secret),), ())
 
     def watch(self, *names: str) -> None:
-        self.index["namespace", "fleet"] = [make_pod(name) for name in names]
+        self.pods.take(make_pod(name) for name in names)
 
     def make(self, *names: str) -> None:
         for name in names:
@@ -110,7 +116,7 @@ async def test_a_look_that_is_wanted_at_once_asks_for_the_pods_that_there_are(ri
 
 
 async def test_looks_at_a_large_namespace_are_further_apart(rig: Rig) -> None:
-    rig.index["namespace", "fleet"] = [make_pod(f"p{number}", gated=True) for number in range(10_000)]
+    rig.pods.take(make_pod(f"p{number}", gated=True) for number in range(10_000))
     await rig.keeper.current(POOL)
     rig.now += 199
     await rig.keeper.current(POOL)
