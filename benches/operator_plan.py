@@ -29,11 +29,11 @@ from usher_core.internal_api import Load
 from usher_operator import names
 from usher_operator.api.transceiver_pool import TransceiverPool
 from usher_operator.identity.lease import new_lease
-from usher_operator.observe import cluster_pod_ids, pod_seen
+from usher_operator.observe import pod_seen
 from usher_operator.plan.defaults import Defaults
 from usher_operator.plan.transceiver_pool import plan_transceiver_pool
 from usher_operator.render.transceiver import transceiver_children, transceiver_deployment
-from usher_operator.seen import PodSeen, TransceiverPoolSeen
+from usher_operator.seen import PodSeen, TransceiverPoolSeen, pod_ids
 
 SIZES = (100, 1_000, 10_000)
 STATES = ("settled", "new", "deleted")
@@ -85,7 +85,7 @@ def look(pool: TransceiverPool, state: str) -> TransceiverPoolSeen:
     lease["metadata"]["resourceVersion"] = "1"
     return TransceiverPoolSeen(
         pods=pods,
-        cluster_pod_ids=cluster_pod_ids(pods),
+        cluster_pod_ids=pod_ids(pods),
         loads={} if state == "new" else {pod.uid: make_load(place % 50) for place, pod in enumerate(pods)},
         deployment={
             **manifest,
