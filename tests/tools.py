@@ -84,6 +84,7 @@ def _kubernetes() -> str | None:
 TOOLS = {
     "atheris": Tool(_atheris, "run `make setup` with CPython 3.11 to 3.14 on Linux x86_64: atheris has wheels there"),
     "cargo": Tool(_program("cargo"), "install Rust 1.85 or newer: https://rustup.rs, or `apt install cargo-web`"),
+    "cargo-fuzz": Tool(_program("cargo-fuzz"), "`cargo install --locked cargo-fuzz`"),
     "clippy": Tool(_program("cargo-clippy"), "`rustup component add clippy`, or `apt install rust-web-clippy`"),
     "chromium": Tool(_chromium, "`apt install chromium`, or set USHER_CHROMIUM to the path of one"),
     "curl": Tool(_program("curl"), "`apt install curl`"),
