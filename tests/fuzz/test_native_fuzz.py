@@ -1,4 +1,4 @@
-"""A short run of each libFuzzer target of the native engine; `cargo fuzz run TARGET` in relay/native goes on for ever."""
+"""A short run of each libFuzzer target of the native engine; `cargo fuzz run TARGET` in relay/native goes on."""
 
 import os
 import subprocess
