@@ -1,7 +1,8 @@
-"""Datagrams of unknown addresses that wait until a transceiver has said whose they are (docs/wire.md section 4).
+"""Datagrams of unknown addresses that wait until somebody has said whose they are (docs/wire.md section 4).
 
 After a relay has died, or a client's port has changed, its packets come to a relay that knows neither the address nor
-the SSRC. The relay then asks all live transceivers WHO-HAS, and one of them says HERE.
+the SSRC. The relay then asks the store of mappings, if it has one, for the address. When that knows nothing, it asks
+all live transceivers WHO-HAS, and one of them says HERE.
 
 Rules:
 * One question of a source (client address, port, listener) per second. It asks for the SSRC of RTP and RTCP, and for
@@ -14,8 +15,9 @@ Rules:
   node in front of hundreds of calls) leaves half of them to others: an IP that has asked 16 times within the second is
   served only while half of the limit is left. Who fakes ever new addresses can only make the chance of each packet
   smaller, and a caller sends 50 a second.
-* HERE for the address ends the question: the address has a flow now. HERE for the SSRC lets packets of that SSRC go
-  tentatively to those who said so, at most 4, until the question's second is over or a flow is made.
+* What the store knows, and HERE for the address, end the question: the address has a flow now. HERE for the SSRC lets
+  packets of that SSRC go tentatively to those who said so, at most 4, until the question's second is over or a flow is
+  made.
 
 So faked packets gain nothing: they cost 4 places for 50 ms and a share of the questions.
 
@@ -53,7 +55,9 @@ class Question:
     found: list[bytes] = field(default_factory=list)
     """The routes whose transceivers know the SSRC."""
     is_answered: bool = False
-    """A transceiver knows the address."""
+    """A transceiver or the store knows the address."""
+    awaits_store: bool = False
+    """The store was asked and has not answered; the transceivers are asked after it."""
     waiting: list[tuple[bytes, bytes]] = field(default_factory=list)
     """(SSRC, datagram)."""
 
@@ -154,5 +158,4 @@ class Waiting:
         if full_at - now > tolerance:
             return False
         self._full_at = full_at + self._rate.interval
-        self._counters.questions += 1
         return True

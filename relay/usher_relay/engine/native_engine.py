@@ -50,6 +50,11 @@ class NativeEngine:
         self._unreachable = 0
 
     @property
+    def store_door(self) -> None:
+        """See `interface.Engine`. `select` takes the Python engine where a store is asked."""
+        return
+
+    @property
     def listening(self) -> dict[int, str]:
         """See `interface.Engine`."""
         return {sock.listener.id: sock.address for sock in self._workers[0].listeners}
