@@ -77,15 +77,22 @@ def _traffic(snapshot: Snapshot) -> Iterator[Metric]:
         "usher_relay_tentative", "Packets of unknown addresses tried by SSRC", value=counters.tentative
     )
     lookups = CounterMetricFamily(
-        "usher_relay_lookups", "Questions to all transceivers whose an address is, and answers", labels=("event",)
+        "usher_relay_lookups", "Questions whose an unknown address is, and answers", labels=("event",)
     )
     lookups.add_metric(("asked",), counters.questions)
     lookups.add_metric(("found_address",), counters.found_by_address)
     lookups.add_metric(("found_ssrc",), counters.found_by_ssrc)
+    lookups.add_metric(("asked_store",), counters.store_asked)
+    lookups.add_metric(("skipped_store",), counters.store_skipped)
+    lookups.add_metric(("found_store",), counters.store_found)
+    lookups.add_metric(("found_loaded",), counters.store_loaded)
     yield lookups
+    yield CounterMetricFamily(
+        "usher_relay_unnamed_flows", "Flows that could not be named to Redis in time", value=counters.store_unnamed
+    )
     yield _gauge(
         "usher_relay_waiting_bytes",
-        "Client datagrams that wait for a transceiver's answer",
+        "Client datagrams that wait for an answer of Redis or of a transceiver",
         counters.waiting_bytes,
     )
     yield CounterMetricFamily("usher_relay_split", "Client datagrams cut in two to fit the hop", value=counters.split)
