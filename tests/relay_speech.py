@@ -86,22 +86,22 @@ def speech(number: int, ssrc: int = SSRC) -> bytes:
     return b"\x80\x6f" + number.to_bytes(2) + bytes(4) + ssrc.to_bytes(4) + bytes(148)
 
 
-def speak(client: Client, frames: int) -> int:
+def speak(client: Client, frames: int, ssrc: int = SSRC) -> int:
     """Send so much speech; return the longest gap in what was answered, in frames.
 
     It counts packets and no time, so a busy machine shows no gap that a relay did not make.
     """
     answers: list[bytes] = []
     for number in range(frames):
-        client.send(speech(number))
+        client.send(speech(number, ssrc))
         time.sleep(FRAME)
         answers += heard(client)
     end = time.monotonic() + DEADLINE
-    while speech(frames - 1)[:12] not in numbers(answers) and time.monotonic() < end:
+    while speech(frames - 1, ssrc)[:12] not in numbers(answers) and time.monotonic() < end:
         time.sleep(FRAME)
         answers += heard(client)
     known = numbers(answers)
-    lost = [speech(number)[:12] not in known for number in range(frames)]
+    lost = [speech(number, ssrc)[:12] not in known for number in range(frames)]
     return max(len(list(run)) if is_lost else 0 for is_lost, run in itertools.groupby(lost))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import functools
 import json
 import select
 import signal
@@ -78,8 +79,13 @@ def owner(net: Network, folder: Path) -> Iterator[Owner]:
 
 
 def path_key(client: Client) -> bytes:
+    path = path_of(client)
+    return path.listener.to_bytes(2) + path.port.to_bytes(2) + path.address
+
+
+def path_of(client: Client) -> ClientPath:
     host, port = client.socket.getsockname()[:2]
-    return (1).to_bytes(2) + port.to_bytes(2) + pack_address(host)
+    return ClientPath(pack_address(host), port, 1)
 
 
 def stored(server: RedisServer) -> redis.Redis:
@@ -122,7 +128,7 @@ def test_a_call_goes_on_at_a_second_relay_when_the_first_was_killed(
         value = held.get(name)
         assert isinstance(value, bytes)
         assert len(value) == VALUE_LENGTH
-        assert 50 < float(held.ttl(name)) <= 60  # type: ignore[arg-type]  # the library's types serve asyncio as well
+        assert 50 < float(held.ttl(name)) <= 60
         first.signal(signal.SIGKILL)
         move(client, second)
         gap = speak(client, 50)
@@ -135,17 +141,28 @@ def test_a_call_goes_on_at_a_second_relay_when_the_first_was_killed(
 
 
 class Crowd:
-    """Many clients that send speech, and note when each was last answered before and first after the move."""
+    """Many clients that send speech, and note how often each was answered and the longest time between."""
 
     def __init__(self, clients: list[Client], every: float) -> None:
         self.clients = clients
-        self.answered = [0.0] * len(clients)
-        self.gaps = [0.0] * len(clients)
+        self.begin()
         for client in clients:
             client.socket.setblocking(False)
         self._every = every
         self._stopping = threading.Event()
         self._threads = [threading.Thread(target=run, daemon=True) for run in (self._speak, self._listen)]
+
+    def begin(self) -> None:
+        """Forget what was noted."""
+        self.last = [time.monotonic()] * len(self.clients)
+        self.gaps = [0.0] * len(self.clients)
+        self.answers = [0] * len(self.clients)
+
+    def longest(self) -> list[float]:
+        """p50, p99 and the most of the longest times between two answers, once each client had 10."""
+        until(lambda: min(self.answers) >= 10, "all are answered", 20)
+        gaps = sorted(self.gaps)
+        return [round(gaps[at], 3) for at in (len(gaps) // 2, len(gaps) * 99 // 100, -1)]
 
     def __enter__(self) -> Self:
         for thread in self._threads:
@@ -180,9 +197,9 @@ class Crowd:
                 with contextlib.suppress(BlockingIOError):
                     while True:
                         self.clients[number].socket.recv(2_000)
-                if self.answered[number]:
-                    self.gaps[number] = max(self.gaps[number], now - self.answered[number])
-                self.answered[number] = now
+                self.gaps[number] = max(self.gaps[number], now - self.last[number])
+                self.last[number] = now
+                self.answers[number] += 1
         poller.close()
 
 
@@ -206,27 +223,19 @@ def test_five_hundred_flows_go_on_at_another_relay(
                 time.sleep(0.02)
         until(lambda: held.dbsize() == flows, "every mapping is written", 20)
         crowd = stack.enter_context(Crowd(clients, every))
-        until(lambda: all(crowd.gaps), "all speak")
-        before = sorted(crowd.gaps)
+        before = crowd.longest()
         first.signal(signal.SIGKILL)
         first.wait()
         if second is None:
             second = stack.enter_context(relay_process(folder, *flags))
             until(lambda: count(second, "redis_loaded") == flows, "all mappings are loaded")
-        moved_at = time.monotonic()
-        crowd.gaps = [0.0] * flows
-        crowd.answered = [moved_at] * flows
         for client in clients:
             move(client, second)
-        until(lambda: all(at > moved_at for at in crowd.answered), "all are answered", 20)
-        after = sorted(crowd.gaps)
-        figures = {
-            name: [round(gaps[at], 3) for at in (flows // 2, flows * 99 // 100, -1)]
-            for name, gaps in (("before", before), ("after", after))
-        }
+        crowd.begin()
+        figures = {"before": before, "after": crowd.longest()}
         print(f"\ngaps, p50 p99 max in s, with a packet every {every} s: {figures}")
         record_property("gaps", figures)
-        assert after[-1] <= every + 0.3
+        assert figures["after"][-1] <= every + 0.2
         metrics = second.metrics()
         found = metrics['usher_relay_lookups_total{event="found_store"}']
         loaded = metrics['usher_relay_lookups_total{event="found_loaded"}']
@@ -251,13 +260,15 @@ def test_a_flood_of_unknown_sources_loads_redis_no_more_than_the_limit(
             until(lambda: count(second, 'drops_total{reason="limit_questions"}'), "more than may be asked")
             gap = speak(live, 100)
             move(moving, second)
-            found_after = speak(moving, 150)
+            found_after = speak(moving, 200, ssrc=78)
             print(f"\nlive call: longest gap {gap} packets; moved call found after {found_after}; {flood.sent} faked")
             asked = count(second, 'lookups_total{event="asked_store"}')
             assert asked <= 200 * (time.monotonic() - flood.began + 2)
             assert asked < flood.sent / 4
+            calls = held.info("commandstats")["cmdstat_mget"]["calls"]
+            assert calls <= asked + 20, "many in one command, and a few of the start"
         assert gap <= 2, "it loses what the kernel may drop"
-        assert found_after <= 100
+        assert found_after <= 150
         assert count(second, 'flows{state="confirmed"}') == 2
         assert is_up(second)
 
@@ -410,23 +421,20 @@ def test_what_somebody_writes_to_redis_steers_nobody(
         assert isinstance(swapped, bytes)
         head = good[:6] + route_bytes(POD_B)
         reasons = 'redis_refusals_total{reason="mapping_mac"}'
-        seen = count(second, reasons)
-        for value in (swapped, head + good[13:], head + bytes(16)):
+        move(client, second)
+        for number, value in enumerate((swapped, head + good[13:], head + bytes(16)), 1):
             held.set(mine, value)
-            move(client, second)
-            client.send(rtp(12_345))
-            until(lambda seen=seen: count(second, reasons) > seen, "it is refused")
-            seen = count(second, reasons)
-            time.sleep(1.05)  # the question's second
-        assert path_of_client(client) not in thief.paths
+            refused = functools.partial(knocks_until_refused, client, second, reasons, number)
+            until(refused, "it is refused")
+        assert path_of(client) not in thief.paths
         held.set(mine, good)
-        client.send(speech(1))
-        until(lambda: heard(client), "the right one is believed")
+        until(lambda: client.send(speech(1)) or heard(client), "the right one is believed")
 
 
-def path_of_client(client: Client) -> ClientPath:
-    host, port = client.socket.getsockname()[:2]
-    return ClientPath(pack_address(host), port, 1)
+def knocks_until_refused(client: Client, relay: RelayProcess, reasons: str, times: int) -> bool:
+    """Whether it was refused so often; a source is looked up once a second."""
+    client.send(rtp(12_345))
+    return count(relay, reasons) >= times
 
 
 def test_the_native_engine_refuses_redis_in_words(folder: Path, server: RedisServer, owner: Owner) -> None:
