@@ -11,7 +11,8 @@ Rules, by what a datagram is:
 4. **RTP, RTCP and DTLS of an address without flow**, where no flow has the SSRC either, wait until a transceiver has
    said that the client is its own (`waiting`). All live ones are asked, if they are no more than the limit. HERE for
    the address makes a flow on probation and lets go what waits; HERE for the SSRC lets its packets go *tentatively*.
-   They are looked up after all others of their batch, and questions leave last: they hold up no call.
+   They are looked up after all others of their batch, which may have made them known, and questions leave last: they
+   hold up no call.
 5. Everything else is dropped.
 
 Limits come after a request's integrity, never before. A datagram that does not fit its hop is cut in the middle; a STUN
@@ -63,8 +64,8 @@ class _Batch:
     stamp: Stamp
     crowded: bool
     sends: list[HopSend] = field(default_factory=list)
-    unknown: list[tuple[bytes, object, bytes, bytes]] = field(default_factory=list)
-    """(path key, local address, datagram, SSRC) of what is still to be looked up."""
+    unknown: list[Packet] | None = field(default_factory=list)
+    """Takes the packets whose clients are unknown; None: they are looked up at once."""
     questions: list[HopSend] = field(default_factory=list)
 
 
@@ -117,15 +118,16 @@ class Uplink:
             traffic.forwarded += 1
             traffic.forwarded_bytes += length
         if batch.unknown:
+            unknown, batch.unknown = batch.unknown, None
             state.waiting.expire(now)
-            for path_key, local, datagram, ssrc in batch.unknown:
-                self._count(self._look_up(batch, path_key, local, datagram, ssrc))
+            for path_key, local, datagram in unknown:
+                self._count(self._on_media(batch, path_key, local, datagram))
             sends += batch.questions
         return sends
 
     def release(self, now: float, stamp: Stamp, heres: Sequence[Here]) -> list[HopSend]:
         """Return the hop datagrams that had waited for what these HERE say."""
-        batch = _Batch(now, stamp, crowded=False)
+        batch = _Batch(now, stamp, crowded=False, unknown=None)
         self._state.waiting.expire(now)
         for here in heres:
             self._count(self._on_here(batch, *here))
@@ -218,14 +220,14 @@ class Uplink:
             return Drop.SESSION_ENDED if flow.ended else Drop.NO_ROUTE
         if ssrc is None:
             return Drop.UNKNOWN_ADDRESS
-        batch.unknown.append((path_key, local, datagram, ssrc))
+        if batch.unknown is None:
+            return self._look_up(batch, path_key, local, datagram, ssrc)
+        batch.unknown.append((path_key, local, datagram))
         return None
 
     def _look_up(self, batch: _Batch, path_key: bytes, local: object, datagram: bytes, ssrc: bytes) -> Drop | None:
         """Ask whose an unknown address is, or do what was answered before."""
         state, now = self._state, batch.now
-        if path_key in state.flows.by_key:  # which a check has made that came in the same batch
-            return self._on_media(batch, path_key, local, datagram)
         waiting = state.waiting
         question = waiting.find(path_key)
         if question is None:
