@@ -1,8 +1,9 @@
 """Two forwarders, the Python one and the native one, that are given the same and must say the same.
 
-`Traffic` makes what a hostile world may send: calls that work, clients that roam, replays, broken and forged datagrams,
-pods that come and go, keys that change, time that stands still or leaps. Few addresses and small tables, so that the
-same flows are met again and again and every limit and eviction is reached.
+`Traffic` makes what a hostile world may send: calls that work, clients that roam or come from elsewhere, replays,
+broken and forged datagrams, pods that come and go and answer questions rightly, wrongly, late and twice, keys that
+change, time that stands still or leaps. Few addresses and small tables, so that the same flows are met again and again
+and every limit and eviction is reached.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import usher_relay_native as native
 from tests.relay_rig import DTLS, INDICATION, Session, client, key_file, path_of, rtcp, rtp
 from tests.relay_rig import session as new_session
 from usher_core import hop
-from usher_core.hop import HopType, Outer, Record, RecordFlag
+from usher_core.hop import HopDatagram, HopType, Outer, Record, RecordFlag
 from usher_core.ids import Route, pack_address
 from usher_core.keys import KeyFile, KeyState
 from usher_relay.counters import Counters
@@ -70,7 +71,8 @@ class Both:
     def from_transceivers(self, now: float, unix: float, datagrams: Sequence[tuple[bytes, Endpoint]]) -> None:
         expected = self.python.from_transceivers(now, unix, datagrams)
         seen = self.native.from_transceivers(now, unix, [(datagram, packed(source)) for datagram, source in datagrams])
-        assert [(path, datagram, local or 0) for path, datagram, local in expected.to_clients] == seen
+        assert [(path, datagram, local or 0) for path, datagram, local in expected.to_clients] == seen[0]
+        assert [(datagram, packed(address)) for datagram, address in expected.to_transceivers] == seen[1]
         self.datagrams += len(datagrams)
         self.compare_counters()
 
@@ -115,6 +117,8 @@ class Traffic:
             checks_per_ufrag=draw((60, 1_000)),
             tentative_per_client=draw((50, 200)),
             tentative_per_second=draw((60, 10_000)),
+            who_has_limit=draw((0, 3, 64, 64)),
+            questions_per_second=draw((10, 40, 1_000)),
         )
         self.now, self.unix = 1_000.0, 1_800_000_000.0
         pods = [Route(1, 17), Route(1, 18), Route(1, 19), Route(1, 18, 3), Route(1, 4_000_000_000)]
@@ -123,13 +127,15 @@ class Traffic:
         }
         self.sessions = [new_session(draw(pods), number) for number in range(1 if self.calm else 6)]
         hosts = ("192.0.2.1", "192.0.2.2", "2001:db8::1")
-        self.clients = [client(port, host, draw((1, 2, 7, 9))) for host in hosts for port in range(5_000, 5_008)]
+        ports = range(5_000, 5_000 + (8 if self.calm else draw((8, 8, 60))))
+        self.clients = [client(port, host, draw((1, 2, 7, 9))) for host in hosts for port in ports]
         self.live = list(pods)
         self.hop_key = 0
         self.both = Both(self.limits, self._keys())
         self._set_routes()
         self.both.tick(self.now, self.unix)
         self._recent: list[bytes] = []
+        self._asked: list[HopDatagram] = []
 
     def run(self, steps: int) -> Both:
         """Do so many steps; raises AssertionError where the two differ."""
@@ -144,8 +150,10 @@ class Traffic:
         what = self.random.random()
         if what < 0.5:
             self._clients_send()
-        elif what < 0.85:
+        elif what < 0.77:
             self._transceivers_answer()
+        elif what < 0.85:
+            self._transceivers_say_here()
         elif what < 0.97:
             self._time_passes()
         elif what < 0.99:
@@ -171,7 +179,7 @@ class Traffic:
         return key_file().model_copy(update={"hop": tuple(hops)})
 
     def _time_passes(self) -> None:
-        step = self.random.choice((0.001, 0.003, 0.25, 1.0, 2.5, 5.0, 7.0, 31.0, 91.0))
+        step = self.random.choice((0.001, 0.003, 0.02, 0.04, 0.25, 1.0, 2.5, 5.0, 7.0, 31.0, 91.0))
         self.now += step
         self.unix += step
         self.both.tick(self.now, self.unix)
@@ -181,7 +189,10 @@ class Traffic:
             self._one_client_floods()
         count = self.random.choice((1, 3, 12, BATCH))
         packets = [(self.random.choice(self.clients), *self._packet()) for _ in range(count)]
-        self._recent = self.both.from_clients(self.now, self.unix, packets)[-4:] or self._recent
+        sent = self.both.from_clients(self.now, self.unix, packets)
+        self._recent = sent[-4:] or self._recent
+        asked = [hop.parse(datagram) for datagram in sent if datagram[1] == HopType.WHO_HAS]
+        self._asked = [*self._asked, *asked][-40:]
 
     def _one_client_floods(self) -> None:
         """Of one kind more than any rate allows."""
@@ -242,6 +253,31 @@ class Traffic:
         datagram = hop.encode(replace(head, key_id=3 + number), records, HOP_KEYS[number % 2])
         return self._mangled(datagram) if chance() < 0.05 else datagram, source
 
+    def _transceivers_say_here(self) -> None:
+        heres = [self._here() for _ in range(self.random.choice((1, 3, 12)))]
+        if self.random.random() < 0.2:
+            heres += heres
+        self.both.from_transceivers(self.now, self.unix, heres)
+
+    def _here(self) -> tuple[bytes, Endpoint]:
+        """The answer to a question of these seconds, or one that only looks like it."""
+        draw, chance = self.random.choice, self.random.random
+        if self._asked and chance() < 0.9:
+            question = draw(self._asked[-8:] if chance() < 0.7 else self._asked)
+            pod = Route(question.outer.cluster, question.outer.pod, question.outer.worker)
+            path, ssrc = question.records[0].path, question.records[0].payload
+        else:
+            pod, path, ssrc = draw(list(self.places)), path_of(draw(self.clients)), bytes(4)
+        if chance() < 0.3:
+            ssrc = draw((0, 0, 7, 8, 9)).to_bytes(4)
+        if chance() < 0.05:
+            ssrc = ssrc[:3]
+        source = self.places[pod] if chance() < 0.95 else draw(list(self.places.values()))
+        head = Outer(HopType.HERE, True, pod.cluster, pod.pod, pod.worker, 3 + self.hop_key, int(self.unix * 1000))
+        records = (Record(path, ssrc),) * (1 if chance() < 0.95 else 2)
+        datagram = hop.encode(head, records, HOP_KEYS[self.hop_key])
+        return self._mangled(datagram) if chance() < 0.03 else datagram, source
+
     def _record(self, path: bytes) -> Record:
         draw = self.random.choice
         flags = draw((0, RecordFlag.ALIVE, RecordFlag.ALIVE, RecordFlag.ALIVE, RecordFlag.SPLIT, 16))
@@ -283,6 +319,10 @@ def _flat(counters: Counters) -> dict[str, object]:
         "downlink": counters.downlink,
         "tentative": counters.tentative,
         "split": counters.split,
+        "questions": counters.questions,
+        "found_by_address": counters.found_by_address,
+        "found_by_ssrc": counters.found_by_ssrc,
+        "waiting_bytes": counters.waiting_bytes,
         "offset": counters.hop_time_offset_ms,
         "offset_max": counters.hop_time_offset_max_ms,
     }

@@ -21,6 +21,10 @@ class Counters(TypedDict):
     downlink: tuple[int, int, int, int]
     tentative: int
     split: int
+    questions: int
+    found_by_address: int
+    found_by_ssrc: int
+    waiting_bytes: int
     drops: dict[str, int]
     flow_events: dict[str, int]
     hop_time_offset_ms: int
@@ -53,6 +57,10 @@ class Limits(Protocol):
     def tentative_per_client(self) -> int: ...
     @property
     def tentative_per_second(self) -> int: ...
+    @property
+    def who_has_limit(self) -> int: ...
+    @property
+    def questions_per_second(self) -> int: ...
 
 class NativeEngine:
     """The data threads of one relay. The descriptors belong to the caller, open until `stop` has returned."""
@@ -81,7 +89,7 @@ class Path:
     ) -> list[tuple[bytes, Endpoint]]: ...
     def from_transceivers(
         self, now: float, unix: float, datagrams: list[tuple[bytes, Endpoint]]
-    ) -> list[tuple[bytes, bytes, int]]: ...
+    ) -> tuple[list[tuple[bytes, bytes, int]], list[tuple[bytes, Endpoint]]]: ...
     def counters(self) -> Counters: ...
     def flows(self, now: float, limit: int) -> list[Flow]: ...
 

@@ -12,7 +12,8 @@ Rules, by what a datagram is:
    store of mappings knows the address, or else a transceiver has said that the client is its own. All live ones are
    asked, if they are no more than the limit. What the store knows, and HERE for the address, make a flow on probation
    and let go what waits; HERE for the SSRC lets its packets go *tentatively*.
-   They are looked up after all others of their batch, and questions leave last: they hold up no call.
+   They are looked up after all others of their batch, which may have made them known, and questions leave last: they
+   hold up no call.
 5. Everything else is dropped.
 
 Limits come after a request's integrity, never before. A datagram that does not fit its hop is cut in the middle; a STUN
@@ -64,8 +65,8 @@ class _Batch:
     stamp: Stamp
     crowded: bool
     sends: list[HopSend] = field(default_factory=list)
-    unknown: list[tuple[bytes, object, bytes, bytes]] = field(default_factory=list)
-    """(path key, local address, datagram, SSRC) of what is still to be looked up."""
+    unknown: list[Packet] | None = field(default_factory=list)
+    """Takes the packets whose clients are unknown; None: they are looked up at once."""
     questions: list[HopSend] = field(default_factory=list)
 
 
@@ -118,15 +119,16 @@ class Uplink:
             traffic.forwarded += 1
             traffic.forwarded_bytes += length
         if batch.unknown:
+            unknown, batch.unknown = batch.unknown, None
             state.waiting.expire(now)
-            for path_key, local, datagram, ssrc in batch.unknown:
-                self._count(self._look_up(batch, path_key, local, datagram, ssrc))
+            for path_key, local, datagram in unknown:
+                self._count(self._on_media(batch, path_key, local, datagram))
             sends += batch.questions
         return sends
 
     def release(self, now: float, stamp: Stamp, heres: Sequence[Here]) -> list[HopSend]:
         """Return the hop datagrams that had waited for what these HERE say."""
-        batch = _Batch(now, stamp, crowded=False)
+        batch = _Batch(now, stamp, crowded=False, unknown=None)
         self._state.waiting.expire(now)
         for here in heres:
             self._count(self._on_here(batch, *here))
@@ -134,7 +136,7 @@ class Uplink:
 
     def on_stored(self, now: float, stamp: Stamp, answers: Iterable[tuple[bytes, bytes | None]]) -> list[HopSend]:
         """Return what the store's answers, (path key, route or None), let go, and the questions that they raise."""
-        batch = _Batch(now, stamp, crowded=False)
+        batch = _Batch(now, stamp, crowded=False, unknown=None)
         self._state.waiting.expire(now)
         for path_key, route in answers:
             self._take_answer(batch, path_key, route)
@@ -227,14 +229,14 @@ class Uplink:
             return Drop.SESSION_ENDED if flow.ended else Drop.NO_ROUTE
         if ssrc is None:
             return Drop.UNKNOWN_ADDRESS
-        batch.unknown.append((path_key, local, datagram, ssrc))
+        if batch.unknown is None:
+            return self._look_up(batch, path_key, local, datagram, ssrc)
+        batch.unknown.append((path_key, local, datagram))
         return None
 
     def _look_up(self, batch: _Batch, path_key: bytes, local: object, datagram: bytes, ssrc: bytes) -> Drop | None:
         """Ask whose an unknown address is, or do what was answered before."""
         state, now = self._state, batch.now
-        if path_key in state.flows.by_key:  # which a check has made that came in the same batch
-            return self._on_media(batch, path_key, local, datagram)
         waiting = state.waiting
         question = waiting.find(path_key)
         if question is None:
@@ -248,8 +250,8 @@ class Uplink:
             question.awaits_store = state.exchange is not None and state.exchange.ask(path_key)
             if not question.awaits_store:
                 self._ask_all(batch, question)
-        elif ssrc != NO_SSRC and question.ssrc == NO_SSRC and not question.is_answered and state.may_ask_all:
-            if question.awaits_store:
+        elif ssrc != NO_SSRC and question.ssrc == NO_SSRC and not question.is_answered:
+            if question.awaits_store or (state.exchange is not None and not state.may_ask_all):
                 question.ssrc = ssrc
             elif waiting.ask_for_ssrc(question, ssrc, now):
                 self._ask_all(batch, question)
@@ -288,7 +290,7 @@ class Uplink:
                 self._count(self._send(batch, live, path_key, datagram))
 
     def _ask_all(self, batch: _Batch, question: Question) -> None:
-        if not self._state.may_ask_all:
+        if self._state.exchange is not None and not self._state.may_ask_all:
             return
         self._state.counters.questions += 1
         for route in self._state.routes.values():

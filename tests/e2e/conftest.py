@@ -89,6 +89,11 @@ def figure(request: pytest.FixtureRequest, record_property: Callable[[str, objec
     return tell
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put what needs the install that others share last: an operator of the whole cluster must not find its pools."""
+    items.sort(key=lambda item: "installed" in getattr(item, "fixturenames", ()))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield

@@ -84,29 +84,42 @@ class Fleet:
     def install(self) -> None:
         """`helm install`, `kubectl apply -f examples/`, wait until both pools are ready."""
         began = time.monotonic()
+        self.make_namespace()
+        # Other tests may have applied the CRDs before.
+        self.helm("install", RELEASE, CHART, "--take-ownership", given=values(self.namespace.name, self.images))
+        self.figures["helm install"] = time.monotonic() - began
+        self.make_pools()
+        self.until_ready()
+        self.figures["both pools ready"] = time.monotonic() - began
+        self.until_calls_can_be_placed()
+        self.url = self.signaling_url()
+        self.figures["calls can be placed"] = time.monotonic() - began
+
+    def make_namespace(self) -> None:
+        """Make a namespace, and in it the Secret of API keys that users make."""
         name = self.namespace.name
         kubectl("create", "namespace", name)
-        kubectl("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
+        self.enforce("restricted")
         keys = {"keys": f"e2e:{API_KEY}", "test-key": API_KEY}
         self.namespace.apply(
             {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "usher-api-keys"}, "stringData": keys}
         )
-        # Other tests may have applied the CRDs before.
-        self.helm("install", RELEASE, CHART, "--take-ownership", given=values(name, self.images))
-        self.figures["helm install"] = time.monotonic() - began
-        for pool in self._example_pools():
+
+    def enforce(self, level: str) -> None:
+        """Set the level of Pod Security of the namespace."""
+        kubectl("label", "--overwrite", "namespace", self.namespace.name, f"pod-security.kubernetes.io/enforce={level}")
+
+    def make_pools(self, *, small: bool = False) -> None:
+        """`kubectl apply` the pools of examples/, at once as `shrink` makes them if wanted, and give an address."""
+        for pool, spec in zip(self._example_pools(), (SMALL_RELAYS, SMALL_TRANSCEIVERS), strict=True):
+            pool["spec"] |= spec if small else {"resources": spec["resources"]}
             self.namespace.apply(pool)
         self.give_address()
-        self.until_ready()
-        self.figures["both pools ready"] = time.monotonic() - began
-        self.until_calls_can_be_placed()
-        self.url = self._signaling_url()
-        self.figures["calls can be placed"] = time.monotonic() - began
 
     def adopt(self) -> None:
         """Use an install that is there already."""
         self.until_calls_can_be_placed()
-        self.url = self._signaling_url()
+        self.url = self.signaling_url()
 
     def helm(self, *arguments: str, given: Json | None = None, limit: float = 300) -> str:
         flags = ["--values=-"] if given is not None else []
@@ -116,7 +129,7 @@ class Fleet:
         )  # fmt: skip
 
     def shrink(self) -> None:
-        """Make the pools of the examples small."""
+        """Make the pools of the examples small, and wait until they are."""
         self.namespace.patch(RELAYS, {"spec": SMALL_RELAYS})
         self.namespace.patch(TRANSCEIVERS, {"spec": SMALL_TRANSCEIVERS})
         self.until_settled()
@@ -139,19 +152,21 @@ class Fleet:
         if not os.environ.get("USHER_E2E_ADDRESSES"):
             # No load balancer and none to play its part: clients reach the nodes.
             pools[0]["spec"]["exposure"] = {"type": "NodePort", "externalTrafficPolicy": "Cluster"}
-        for pool, small in zip(pools, (SMALL_RELAYS, SMALL_TRANSCEIVERS), strict=True):
-            pool["spec"]["resources"] = small["resources"]
         return pools
 
     def give_address(self) -> None:
         """Play the load balancer, with an address of the network `USHER_E2E_ADDRESSES` that leads to the nodes."""
         if network := os.environ.get("USHER_E2E_ADDRESSES"):
             wait_for("the relays' Service", lambda: RELAY_SERVICE in self.namespace.kubectl("get", "services"))
-            address = random.choice(list(ipaddress.ip_network(network).hosts()))
+            services = json.loads(kubectl("get", "services", "--all-namespaces", "--output=json"))["items"]
+            balancers = (service["status"].get("loadBalancer") or {} for service in services)
+            taken = {each.get("ip") for balancer in balancers for each in balancer.get("ingress") or ()}
+            address = random.choice([ip for ip in ipaddress.ip_network(network).hosts() if str(ip) not in taken])
             status = {"status": {"loadBalancer": {"ingress": [{"ip": str(address)}]}}}
             self.namespace.patch(f"service/{RELAY_SERVICE}", status, "--subresource=status")
 
-    def _signaling_url(self) -> str:
+    def signaling_url(self) -> str:
+        """Where callers reach signaling."""
         node = json.loads(kubectl("get", "nodes", "--output=json"))["items"][0]
         host = next(each["address"] for each in node["status"]["addresses"] if each["type"] == "InternalIP")
         port = self.namespace.get("service/usher-signaling")["spec"]["ports"][0]["nodePort"]
@@ -265,9 +280,11 @@ class Fleet:
 
     def _keep(self, path: Path, arguments: list[str]) -> None:
         command = ["kubectl", "--namespace", self.namespace.name, *arguments]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        if ended.stdout:
-            path.write_text(ended.stdout)
+        # Of thousands of pods some looks take too long: then they are missing, and the rest of the report stays.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+            if ended.stdout:
+                path.write_text(ended.stdout)
 
 
 def is_ready(pod: Json) -> bool:

@@ -359,15 +359,17 @@ def test_columns_of_a_transceiver_pool(namespace: Namespace) -> None:
 def test_columns_of_a_relay_pool(namespace: Namespace) -> None:
     what = make(namespace, RELAYS, {})
     addresses = [{"listener": 1, "ip": ip, "port": 3478} for ip in ("203.0.113.7", "203.0.113.8")]
-    set_status(namespace, what, {"replicas": 2, "readyReplicas": 2, "addresses": addresses})
+    counts = {"replicas": 2, "desiredReplicas": 3, "readyReplicas": 2}
+    set_status(namespace, what, {**counts, "addresses": addresses, "endpoint": "203.0.113.7:3478"})
     row = table(namespace.kubectl("get", what.replace("relaypool", "rpool")))
     assert row.pop("AGE")
     assert row == {
         "NAME": what.partition("/")[2],
         "EXPOSURE": "LoadBalancer",
+        "DESIRED": "3",
         "CURRENT": "2",
         "READY": "2",
-        "ADDRESS": "203.0.113.7",
+        "ADDRESS": "203.0.113.7:3478",
         "STATUS": "Pending",
     }
 

@@ -21,6 +21,7 @@ from tests.e2e.fleet import (
     values,
 )
 from tests.e2e.images import Images
+from tests.e2e.inventory import CRDS, OF_EVERY_NAMESPACE, of_cluster, of_namespace
 from tests.e2e.kube import Namespace, kubectl, wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.needs("kubernetes", "helm"), pytest.mark.timeout(500)]
@@ -31,24 +32,7 @@ PROGRAMS = {
     "relay": RELAY_PODS,
     "transceiver": TRANSCEIVER_PODS,
 }
-COMES_AND_GOES = {"componentstatuses", "endpoints", "events", "namespaces", "nodes"}
-"""Kinds whose objects Kubernetes makes and forgets in its own time."""
 OF_THE_USER = {"secret/usher-api-keys"}
-
-
-def objects(*scope: str, namespaced: bool) -> set[str]:
-    """Everything there is in a scope, as `kind/name`."""
-    listed = kubectl("api-resources", "--verbs=list", f"--namespaced={str(namespaced).lower()}", "--output=name")
-    kinds = {kind for kind in listed.split() if kind.split(".")[0] not in COMES_AND_GOES and "metrics" not in kind}
-    return set(kubectl("get", ",".join(sorted(kinds)), *scope, "--output=name", "--show-kind").split())
-
-
-def of_cluster() -> set[str]:
-    return objects(namespaced=False)
-
-
-def of_namespace(name: str) -> set[str]:
-    return objects(f"--namespace={name}", namespaced=True)
 
 
 def is_new(fleet: Fleet, program: str, images: Images) -> bool:
@@ -102,12 +86,10 @@ def test_uninstalling_waits_for_calls_and_leaves_only_crds(other: Fleet, figure:
         outcome = calls.end()
     figure("calls during it", outcome)
     assert outcome.is_unbroken
-    own = {"configmap/kube-root-ca.crt", "serviceaccount/default"} | OF_THE_USER
+    own = OF_EVERY_NAMESPACE | OF_THE_USER
     wait_for("what belonged to others is collected", lambda: len(of_namespace(name)) <= len(own), 60)
     assert of_namespace(name) == own
     assert installed > own
-    left = of_cluster() - before
-    assert {each for each in left if not each.endswith("usher.fleet")} == set()
-    kept = "customresourcedefinition.apiextensions.k8s.io/"
-    assert {f"{kept}relaypools.usher.fleet", f"{kept}transceiverpools.usher.fleet"} <= of_cluster()
+    assert of_cluster() - before - CRDS == set()
+    assert of_cluster() >= CRDS
     figure("objects left", "the CRDs, the Secret of API keys that the user made")

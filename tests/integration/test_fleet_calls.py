@@ -13,7 +13,7 @@ from tests.integration.fleet import Fleet, calling, running_fleet, wait_until
 
 pytestmark = [pytest.mark.timed, pytest.mark.timeout(180)]
 
-GAP_LIMIT_MS = 200
+GAP_LIMIT_MS = 100
 """A relay that has never seen a client asks whose it is (docs/wire.md section 6)."""
 MAX_CALLS = 60
 

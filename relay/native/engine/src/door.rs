@@ -130,6 +130,8 @@ pub fn read_limits(limits: &Bound<'_, PyAny>) -> PyResult<Limits> {
         checks_per_ufrag: number("checks_per_ufrag")?,
         tentative_per_client: number("tentative_per_client")?,
         tentative_per_second: number("tentative_per_second")?,
+        who_has_limit: number("who_has_limit")? as usize,
+        questions_per_second: number("questions_per_second")?,
     })
 }
 
@@ -185,6 +187,10 @@ pub fn counters<'py>(py: Python<'py>, counters: &Counters) -> PyResult<Bound<'py
     all.set_item("downlink", traffic(&counters.downlink))?;
     all.set_item("tentative", counters.tentative)?;
     all.set_item("split", counters.split)?;
+    all.set_item("questions", counters.questions)?;
+    all.set_item("found_by_address", counters.found_by_address)?;
+    all.set_item("found_by_ssrc", counters.found_by_ssrc)?;
+    all.set_item("waiting_bytes", counters.waiting_bytes)?;
     all.set_item("drops", drops)?;
     all.set_item("flow_events", events)?;
     all.set_item("hop_time_offset_ms", counters.hop_time_offset_ms)?;

@@ -13,6 +13,10 @@ use crate::door::{PyFlow, PyHopKey, PyIceKey, PyRoute, counters, read_keys, read
 use crate::worker::BATCH;
 
 type PyEndpoint = ([u8; 16], u16);
+/// Hop datagram, destination.
+type PyHopSend<'py> = (Bound<'py, PyBytes>, PyEndpoint);
+/// Path key, client datagram, number of the local address.
+type PyClientSend<'py> = ([u8; 20], Bound<'py, PyBytes>, LocalId);
 
 /// One forwarder.
 #[pyclass]
@@ -58,7 +62,7 @@ impl Path {
         now: f64,
         unix: f64,
         packets: Vec<([u8; 20], LocalId, Vec<u8>)>,
-    ) -> Vec<(Bound<'py, PyBytes>, PyEndpoint)> {
+    ) -> Vec<PyHopSend<'py>> {
         let mut taken = Vec::with_capacity(packets.len());
         for (slot, (path, local, datagram)) in self.outbox.slots.receive().iter_mut().zip(&packets) {
             let area = slot.receive_area();
@@ -68,35 +72,37 @@ impl Path {
             taken.push(Packet { path: *path, local: *local, length });
         }
         self.forwarder.from_clients(now, unix, &taken, &mut self.outbox);
-        self.outbox
-            .iter()
-            .map(|(to, pieces)| {
-                let bytes: Vec<u8> = pieces.flatten().copied().collect();
-                (PyBytes::new(py, &bytes), (to.address, to.port))
-            })
-            .collect()
+        let mut sent = self.sent(py);
+        if !self.outbox.unknown().is_empty() {
+            self.forwarder.look_up(now, unix, &taken, &mut self.outbox);
+            sent.extend(self.sent(py));
+            let questions = self.outbox.questions();
+            sent.extend(questions.map(|(to, bytes)| (PyBytes::new(py, bytes), (to.address, to.port))));
+        }
+        sent
     }
 
-    /// Takes a batch of (hop datagram, source).
+    /// Takes a batch of (hop datagram, source); returns what goes to clients and what goes to transceivers.
     fn from_transceivers<'py>(
         &mut self,
         py: Python<'py>,
         now: f64,
         unix: f64,
         datagrams: Vec<(Vec<u8>, PyEndpoint)>,
-    ) -> Vec<([u8; 20], Bound<'py, PyBytes>, LocalId)> {
+    ) -> (Vec<PyClientSend<'py>>, Vec<PyHopSend<'py>>) {
         let mut sends = Vec::new();
         let batch = datagrams
             .iter()
             .map(|(datagram, (address, port))| (&datagram[..], Endpoint { address: *address, port: *port }));
-        self.forwarder.from_transceivers(now, unix, batch, &mut sends);
-        sends
+        self.forwarder.from_transceivers(now, unix, batch, &mut sends, &mut self.outbox);
+        let to_clients = sends
             .into_iter()
             .map(|send| {
                 let payload = send.payload.start as usize..send.payload.end as usize;
                 (send.path, PyBytes::new(py, &datagrams[send.datagram as usize].0[payload]), send.local)
             })
-            .collect()
+            .collect();
+        (to_clients, self.sent(py))
     }
 
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
@@ -105,5 +111,16 @@ impl Path {
 
     fn flows(&self, now: f64, limit: usize) -> Vec<PyFlow> {
         view_flows(&self.forwarder.state, now, limit)
+    }
+}
+
+impl Path {
+    /// The hop datagrams of the last batch.
+    fn sent<'py>(&self, py: Python<'py>) -> Vec<PyHopSend<'py>> {
+        let datagrams = self.outbox.iter().map(|(to, pieces)| {
+            let bytes: Vec<u8> = pieces.flatten().copied().collect();
+            (PyBytes::new(py, &bytes), (to.address, to.port))
+        });
+        datagrams.collect()
     }
 }

@@ -209,6 +209,20 @@ impl Worker {
         }
         self.shared.lock().from_clients(now, unix, &self.packets, &mut self.outbox);
         self.send_to_transceivers(now);
+        if !self.outbox.unknown().is_empty() {
+            self.look_up(now, unix);
+        }
+    }
+
+    /// Looks up the clients of a batch that no flow of ours has; its calls are on their way already.
+    fn look_up(&mut self, now: f64, unix: f64) {
+        self.shared.lock().look_up(now, unix, &self.packets, &mut self.outbox);
+        self.send_to_transceivers(now);
+        let Self { shared, outbox, to_transceivers, config, .. } = self;
+        let questions = outbox.questions().map(|(to, bytes)| (to, None, std::iter::once(bytes)));
+        to_transceivers.send(config.upstream, questions, |_, error| {
+            shared.lock().state.counters.drop(drop_reason(error));
+        });
     }
 
     fn send_to_transceivers(&mut self, now: f64) {
@@ -231,7 +245,7 @@ impl Worker {
     }
 
     fn from_transceivers(&mut self, now: f64, unix: f64) {
-        let Self { shared, config, from_transceivers, hop_areas, answers, .. } = self;
+        let Self { shared, config, from_transceivers, hop_areas, answers, outbox, .. } = self;
         let count = from_transceivers.receive(config.upstream, hop_areas.chunks_exact_mut(HOP_AREA)).unwrap_or(0);
         let received = &*from_transceivers;
         let datagrams = hop_areas.chunks_exact(HOP_AREA).take(count).enumerate().map(|(number, area)| {
@@ -239,8 +253,9 @@ impl Worker {
             let length = if received.is_cut(number) { 0 } else { received.length(number) };
             (&area[..length], received.source(number))
         });
-        shared.lock().from_transceivers(now, unix, datagrams, answers);
+        shared.lock().from_transceivers(now, unix, datagrams, answers, outbox);
         self.send_to_clients();
+        self.send_to_transceivers(now);
     }
 
     /// Sends the answers, each run of one listener in one go.

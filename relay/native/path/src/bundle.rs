@@ -45,10 +45,15 @@ impl Bundler {
         Self { enabled, datagrams: Vec::with_capacity(records), next: Vec::with_capacity(records), open: Vec::new() }
     }
 
-    /// Puts the records of a batch into hop datagrams and authenticates them.
-    pub fn build(&mut self, grams: &[Gram], slots: &mut Slots, routes: &Routes, stamp: &Stamp) {
+    /// Begins a batch.
+    pub fn clear(&mut self) {
         self.datagrams.clear();
         self.next.clear();
+    }
+
+    /// Puts the records of a batch into hop datagrams and authenticates them.
+    pub fn build(&mut self, grams: &[Gram], slots: &mut Slots, routes: &Routes, stamp: &Stamp) {
+        self.clear();
         self.open.resize(routes.len(), NONE);
         for (number, gram) in grams.iter().enumerate() {
             self.place(number as u32, gram, routes);

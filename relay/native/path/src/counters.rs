@@ -42,6 +42,8 @@ labels! {
         Integrity = "integrity",
         /// No flow has this address, and nothing else tells whose it is.
         UnknownAddress = "unknown_address",
+        /// It waited for the answer of a transceiver, and none said that it knows the client.
+        NotFound = "not_found",
         /// The transceiver said that it does not know this client path (any more).
         SessionEnded = "session_ended",
         /// The pod that the ufrag or the flow names is not in the route table, or we have no socket of its family.
@@ -54,6 +56,10 @@ labels! {
         LimitChecks = "limit_checks",
         /// More tentative packets than one client address, or than all of them may send.
         LimitTentative = "limit_tentative",
+        /// The transceivers were asked too often already.
+        LimitQuestions = "limit_questions",
+        /// As much waits as may, of this client or in all.
+        LimitWaiting = "limit_waiting",
         /// Does not fit the hop: a STUN request, or more than two parts.
         HopRoom = "hop_room",
 
@@ -80,6 +86,8 @@ labels! {
         HopLoop = "hop_loop",
         /// It names a listener or an address family that this relay does not have.
         HopListener = "hop_listener",
+        /// HERE to no open question, or one that says nothing new.
+        HopHere = "hop_here",
         /// Transceivers send clients whole datagrams only.
         HopSplit = "hop_split",
 
@@ -164,6 +172,14 @@ pub struct Counters {
     pub tentative: u64,
     /// Client datagrams that were cut in two.
     pub split: u64,
+    /// WHO-HAS: each went to all transceivers.
+    pub questions: u64,
+    /// HERE for an address that answered one.
+    pub found_by_address: u64,
+    /// HERE for an SSRC that answered one.
+    pub found_by_ssrc: u64,
+    /// Client datagrams that wait for such an answer now.
+    pub waiting_bytes: u64,
     /// By `Drop as usize`.
     pub drops: [u64; Drop::COUNT],
     /// By `FlowEvent as usize`.
@@ -181,6 +197,10 @@ impl Default for Counters {
             downlink: Traffic::default(),
             tentative: 0,
             split: 0,
+            questions: 0,
+            found_by_address: 0,
+            found_by_ssrc: 0,
+            waiting_bytes: 0,
             drops: [0; Drop::COUNT],
             flow_events: [0; FlowEvent::COUNT],
             hop_time_offset_ms: 0,
@@ -206,6 +226,10 @@ impl Counters {
         self.downlink.add(&other.downlink);
         self.tentative += other.tentative;
         self.split += other.split;
+        self.questions += other.questions;
+        self.found_by_address += other.found_by_address;
+        self.found_by_ssrc += other.found_by_ssrc;
+        self.waiting_bytes += other.waiting_bytes;
         for (count, more) in self.drops.iter_mut().zip(other.drops) {
             *count += more;
         }
@@ -233,7 +257,7 @@ mod tests {
             let words: String = label.split('_').map(capital).collect();
             assert_eq!((words, number), (member, place));
         }
-        assert_eq!((Drop::COUNT, FlowEvent::COUNT), (31, 14));
+        assert_eq!((Drop::COUNT, FlowEvent::COUNT), (35, 14));
     }
 
     fn capital(word: &str) -> String {
@@ -260,6 +284,10 @@ mod tests {
             downlink: traffic(10 * n),
             tentative: n,
             split: 2 * n,
+            questions: 3 * n,
+            found_by_address: 4 * n,
+            found_by_ssrc: 5 * n,
+            waiting_bytes: 6 * n,
             drops: std::array::from_fn(|place| n * place as u64),
             flow_events: std::array::from_fn(|place| 5 * n * place as u64),
             hop_time_offset_ms: offset,

@@ -2,12 +2,13 @@
 //!
 //! Rules, in this order; what fails one is dropped and counted:
 //! 1. Its route is in the route table, and it came from that route's address.
-//! 2. Version 1, direction *to client*, type DATA or UNKNOWN-FLOW, at least one hop left.
+//! 2. Version 1, direction *to client*, type DATA, UNKNOWN-FLOW or HERE, at least one hop left.
 //! 3. A live hop key made its MAC, and its time is within 60 s of ours.
 //! 4. DATA: each record goes to the client address it names, through the listener it names. No flow is needed: an
 //!    answer to another session's check goes to where the check came from. *alive* lets the flow of that address live,
 //!    ends its probation, and makes the flow where there is none (roaming).
 //! 5. UNKNOWN-FLOW: the flow of that address has ended, if it is of this route.
+//! 6. HERE has one record, with an SSRC or zeros; what it changes is in [`crate::uplink`], where the question was asked.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use crate::hop::{self, ALIVE, HopFault, LAST_PART, PathKey, RouteKey, SPLIT, TIM
 use crate::keys::Keys;
 use crate::routes::Endpoint;
 use crate::state::State;
+use crate::waiting::Ssrc;
 
 /// A client datagram to send: `payload` is where it stands in hop datagram number `datagram` of the batch.
 #[derive(Clone, Debug)]
@@ -32,6 +34,17 @@ pub struct ClientSend {
     pub payload: Range<u32>,
 }
 
+/// A transceiver's word that it knows a client.
+#[derive(Clone, Copy, Debug)]
+pub struct Here {
+    /// The client.
+    pub path: PathKey,
+    /// The SSRC that it knows, or zeros: the address.
+    pub ssrc: Ssrc,
+    /// Index of its route.
+    pub route: u32,
+}
+
 /// What a hop datagram says of one client path.
 struct Answer<'a> {
     path: &'a PathKey,
@@ -44,20 +57,23 @@ struct Batch<'a> {
     state: &'a mut State,
     keys: Arc<Keys>,
     sends: &'a mut Vec<ClientSend>,
+    heres: &'a mut Vec<Here>,
     now: f64,
     unix_ms: u32,
 }
 
-/// Appends to `sends` the client datagrams of a batch of hop datagrams, each given with its source.
+/// Appends to `sends` the client datagrams of a batch of hop datagrams, each given with its source, and to `heres` every
+/// HERE.
 pub fn forward<'a>(
     state: &mut State,
     sends: &mut Vec<ClientSend>,
+    heres: &mut Vec<Here>,
     now: f64,
     unix_ms: u32,
     datagrams: impl Iterator<Item = (&'a [u8], Endpoint)>,
 ) {
     state.counters.downlink.batches += 1;
-    let mut batch = Batch { keys: Arc::clone(&state.keys), state, sends, now, unix_ms };
+    let mut batch = Batch { keys: Arc::clone(&state.keys), state, sends, heres, now, unix_ms };
     for (number, (datagram, source)) in datagrams.enumerate() {
         batch.state.counters.downlink.received += 1;
         if let Err(refused) = batch.take(number as u32, datagram, source) {
@@ -86,8 +102,8 @@ impl Batch<'_> {
         if !parsed.to_client() {
             return Err(Drop::HopDirection);
         }
-        let is_data = parsed.kind() == TO_CLIENT | hop::DATA;
-        if !is_data && parsed.kind() != TO_CLIENT | hop::UNKNOWN_FLOW {
+        let kind = parsed.kind() & !TO_CLIENT;
+        if !matches!(kind, hop::DATA | hop::UNKNOWN_FLOW | hop::HERE) {
             return Err(Drop::HopType);
         }
         if parsed.hops_left() == 0 {
@@ -99,9 +115,16 @@ impl Batch<'_> {
         if !is_timely(state, parsed.time_ms(), self.unix_ms) {
             return Err(Drop::HopTime);
         }
+        if kind == hop::HERE {
+            let mut records = parsed.records();
+            let (Some(record), None) = (records.next(), records.next()) else { return Err(Drop::HopMalformed) };
+            let ssrc = record.payload.try_into().map_err(|_| Drop::HopMalformed)?;
+            self.heres.push(Here { path: record.path, ssrc, route });
+            return Ok(());
+        }
         let mut refused = Ok(());
         for record in parsed.records() {
-            if is_data {
+            if kind == hop::DATA {
                 let start = record.offset as u32;
                 let payload = start..start + record.payload.len() as u32;
                 let answer = Answer { path: &record.path, flags: record.flags, payload };

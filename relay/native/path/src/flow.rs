@@ -47,7 +47,7 @@ pub struct Flow {
     pub route: RouteKey,
     pub(crate) state: State,
     pub(crate) ssrc: Option<[u8; 4]>,
-    /// Of the request that made it; letter 0 when it was made by roaming.
+    /// Of the request that made it; letter 0 when a transceiver's word did.
     pub(crate) ufrag: Ufrag,
     /// Where its packets arrived.
     pub local: LocalId,

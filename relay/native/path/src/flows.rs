@@ -3,15 +3,17 @@
 //! A flow is named by a *path key*, the 20 bytes that a hop record carries: listener 2, client port 2, client address 16.
 //!
 //! Rules:
-//! * A flow is made by a verified Binding request, or by an *alive* answer of a transceiver (roaming).
+//! * A flow is made by a verified Binding request, by an *alive* answer of a transceiver (roaming), or by its HERE for an
+//!   address that has none (another relay's flow).
 //! * It lives by verified requests for its own route and by *alive* answers of its own transceiver. Packets of the client
 //!   never count: anybody can send them.
 //! * It is *quiet* when it had neither for 7 s, and at once when its route is not live or its transceiver has given it up
 //!   (UNKNOWN-FLOW: the session has ended, or has newer paths). Only a quiet flow's address may move to another route;
 //!   then it is a new flow.
-//! * A flow that a request made is on *probation* until its transceiver has answered that address (alive), at most for
-//!   5 s: then it is removed, and the client's next check makes it anew. So a recorded check that is replayed from many
-//!   addresses fills nothing: at most 16 flows of one ufrag are on probation (the oldest goes).
+//! * A flow that a request or HERE made is on *probation* until its transceiver has answered that address (alive), at most
+//!   for 5 s: then it is removed, and the client's next check makes it anew. So a recorded check that is replayed from many
+//!   addresses fills nothing: at most 16 flows of one ufrag are on probation (the oldest goes). Nor does what fakes the
+//!   addresses of live clients: HERE says that a client was there, alive that what came from there was its own.
 //! * Of one ufrag at most 16 flows are *confirmed*: beyond, the one of them that was silent longest goes. So fresh checks
 //!   of somebody with a session of his own fill nothing either. Transceivers keep 16 paths of a session and give up the
 //!   others, which bounds what comes by roaming and by ICE restarts: those flows are *ended*.
@@ -237,6 +239,25 @@ impl FlowMap {
         if self.add(flow, now, live, counters) {
             counters.event(FlowEvent::Roamed);
         }
+    }
+
+    /// Takes note that the transceiver of `route` knows the client at `key`; false when that is another's by now.
+    pub fn on_here(
+        &mut self,
+        key: &PathKey,
+        route: RouteKey,
+        local: LocalId,
+        now: f64,
+        live: &impl Fn(&RouteKey) -> bool,
+        counters: &mut Counters,
+    ) -> bool {
+        if let Some(id) = self.find(key) {
+            return self.slots[id].route == route && !self.slots[id].ended();
+        }
+        let mut flow = Flow::new(*key, route, local, State::Probation, now + PROBATION);
+        flow.alive_at = now;
+        self.add(flow, now, live, counters);
+        true
     }
 
     /// Takes note that the transceiver of `route` does not know the client at `key`, or not any more.

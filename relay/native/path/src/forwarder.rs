@@ -6,12 +6,13 @@
 use std::sync::Arc;
 
 use crate::bundle::Bundler;
-use crate::downlink::{self, ClientSend};
+use crate::downlink::{self, ClientSend, Here};
 use crate::keys::Keys;
 use crate::packets::{COPIES, Gram, Packet, Slots};
+use crate::questions::Questions;
 use crate::routes::{Endpoint, Routes};
 use crate::state::{Limits, State};
-use crate::uplink;
+use crate::uplink::{self, Out};
 
 const OFFSET_WINDOW: f64 = 60.0;
 
@@ -30,13 +31,39 @@ pub struct Outbox {
     pub slots: Slots,
     grams: Vec<Gram>,
     bundler: Bundler,
+    unknown: Vec<u32>,
+    questions: Questions,
+    heres: Vec<Here>,
 }
 
 impl Outbox {
     /// Makes one for batches of at most `batch` datagrams; with `bundle` several records share a hop datagram.
     pub fn new(batch: usize, bundle: bool) -> Self {
         let records = batch * COPIES;
-        Self { slots: Slots::new(batch), grams: Vec::with_capacity(records), bundler: Bundler::new(bundle, records) }
+        Self {
+            slots: Slots::new(batch),
+            grams: Vec::with_capacity(records),
+            bundler: Bundler::new(bundle, records),
+            unknown: Vec::with_capacity(batch),
+            questions: Questions::default(),
+            heres: Vec::with_capacity(batch),
+        }
+    }
+
+    /// Numbers of the packets whose clients are unknown, for [`Forwarder::look_up`].
+    pub fn unknown(&self) -> &[u32] {
+        &self.unknown
+    }
+
+    /// What to ask all transceivers, to be sent after the hop datagrams: destination and bytes.
+    pub fn questions(&self) -> impl Iterator<Item = (Endpoint, &[u8])> {
+        self.questions.iter()
+    }
+
+    fn clear(&mut self) {
+        self.grams.clear();
+        self.bundler.clear();
+        self.questions.clear();
     }
 
     /// Each hop datagram's destination and pieces.
@@ -69,29 +96,58 @@ impl Forwarder {
     }
 
     /// Puts the hop datagrams for one batch of client datagrams into `outbox`: packet `i` stands in its slot `i`.
+    ///
+    /// Once they are sent, [`Forwarder::look_up`] is to follow where clients are unknown.
     pub fn from_clients(&mut self, now: f64, unix: f64, packets: &[Packet], outbox: &mut Outbox) {
-        let stamp = self.state.stamp(milliseconds(unix));
-        outbox.grams.clear();
-        uplink::forward(&mut self.state, &mut outbox.slots, &mut outbox.grams, now, packets);
-        outbox.bundler.build(&outbox.grams, &mut outbox.slots, &self.state.routes, &stamp);
+        outbox.clear();
+        outbox.unknown.clear();
+        let Outbox { slots, grams, unknown, questions, .. } = outbox;
+        uplink::forward(&mut self.state, Out { slots, grams, unknown: Some(unknown), questions }, now, packets);
+        self.build(unix, outbox);
     }
 
-    /// Puts the client datagrams for one batch of hop datagrams, each given with its source, into `sends`.
+    /// Looks up the clients of the same batch that were unknown. Puts into `outbox` the hop datagrams of those that are
+    /// known by now, and questions.
+    pub fn look_up(&mut self, now: f64, unix: f64, packets: &[Packet], outbox: &mut Outbox) {
+        outbox.clear();
+        let Outbox { slots, grams, unknown, questions, .. } = outbox;
+        uplink::look_up(&mut self.state, Out { slots, grams, unknown: None, questions }, now, packets, unknown);
+        self.build(unix, outbox);
+        outbox.questions.build(&self.state.routes, &self.state.stamp(milliseconds(unix)));
+    }
+
+    /// Puts the client datagrams for one batch of hop datagrams, each given with its source, into `sends`, and into
+    /// `outbox` the hop datagrams for what had waited until a transceiver said that it is its own.
     pub fn from_transceivers<'a>(
         &mut self,
         now: f64,
         unix: f64,
         datagrams: impl Iterator<Item = (&'a [u8], Endpoint)>,
         sends: &mut Vec<ClientSend>,
+        outbox: &mut Outbox,
     ) {
         sends.clear();
-        downlink::forward(&mut self.state, sends, now, milliseconds(unix) as u32, datagrams);
+        outbox.clear();
+        outbox.heres.clear();
+        downlink::forward(&mut self.state, sends, &mut outbox.heres, now, milliseconds(unix) as u32, datagrams);
+        if !outbox.heres.is_empty() {
+            outbox.slots.free();
+            let Outbox { slots, grams, questions, heres, .. } = outbox;
+            uplink::release(&mut self.state, Out { slots, grams, unknown: None, questions }, now, heres);
+            self.build(unix, outbox);
+        }
     }
 
-    /// Does what time demands: chooses the hop key, expires flows.
+    fn build(&self, unix: f64, outbox: &mut Outbox) {
+        let stamp = self.state.stamp(milliseconds(unix));
+        outbox.bundler.build(&outbox.grams, &mut outbox.slots, &self.state.routes, &stamp);
+    }
+
+    /// Does what time demands: chooses the hop key, expires flows and what waits.
     pub fn tick(&mut self, now: f64, unix: f64) {
         self.state.choose_hop_key(unix);
         self.state.flows.expire(now, &mut self.state.counters);
+        self.state.waiting.expire(now, &mut self.state.counters);
         if now >= self.offset_window_ends {
             self.offset_window_ends = now + OFFSET_WINDOW;
             self.state.counters.hop_time_offset_max_ms = self.state.counters.hop_time_offset_ms.abs();

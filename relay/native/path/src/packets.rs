@@ -99,6 +99,19 @@ impl Slots {
         &mut self.all[..self.batch]
     }
 
+    /// Frees all slots: nothing was received into them.
+    pub fn free(&mut self) {
+        self.used = 0;
+    }
+
+    /// Copies a client datagram into a spare slot and returns its number.
+    pub fn put(&mut self, datagram: &[u8]) -> u32 {
+        let spare = self.used;
+        self.used += 1;
+        self.all[spare].0[HEADROOM..HEADROOM + datagram.len()].copy_from_slice(datagram);
+        spare as u32
+    }
+
     /// A slot by its number.
     pub fn get(&self, slot: u32) -> &Slot {
         &self.all[slot as usize]
@@ -111,7 +124,8 @@ impl Slots {
 
     /// Copies `from..to` of the payload in `slot` into a spare slot and returns its number.
     ///
-    /// There is always one: a batch of `batch` datagrams takes at most [`COPIES`] each.
+    /// There is always one: a batch of `batch` datagrams takes at most [`COPIES`] each, and so does a batch of HERE, which
+    /// lets go four datagrams each, in two halves.
     pub fn copy(&mut self, slot: u32, from: usize, to: usize) -> u32 {
         let spare = self.used;
         self.used += 1;

@@ -13,6 +13,7 @@ use crate::keys::Keys;
 use crate::limits::{AddressLimit, Buckets, Rate};
 use crate::routes::Routes;
 use crate::ufrag::Ufrag;
+use crate::waiting::Waiting;
 
 const REMEMBERED_LOCALS: NonZeroUsize = NonZeroUsize::new(4_096).expect("not zero");
 /// Senders and ufrags that a limit tells apart.
@@ -37,6 +38,10 @@ pub struct Limits {
     pub tentative_per_client: u32,
     /// Tentative packets per second in all.
     pub tentative_per_second: u32,
+    /// Most live transceivers that are all asked whose an unknown client is.
+    pub who_has_limit: usize,
+    /// Such questions per second.
+    pub questions_per_second: u32,
 }
 
 /// What all hop datagrams of one batch share.
@@ -68,6 +73,9 @@ pub struct State {
     pub(crate) checks_by_ufrag: Buckets<Ufrag>,
     pub(crate) tentative_by_client: Buckets<PathKey>,
     pub(crate) tentative: Buckets<()>,
+    pub(crate) who_has_limit: usize,
+    /// What waits until a transceiver has said whose it is.
+    pub waiting: Waiting,
     locals: LruCache<PathKey, LocalId, RandomState>,
     hop_key: (u8, HopMac),
     pub(crate) split_id: u16,
@@ -90,6 +98,8 @@ impl State {
             checks_by_ufrag: Buckets::new(rate(limits.checks_per_ufrag), BUCKETS),
             tentative_by_client: Buckets::new(rate(limits.tentative_per_client), BUCKETS),
             tentative: Buckets::new(rate(limits.tentative_per_second), 1),
+            who_has_limit: limits.who_has_limit,
+            waiting: Waiting::new(limits.questions_per_second),
             locals: LruCache::with_hasher(REMEMBERED_LOCALS, RandomState::new()),
             hop_key,
             split_id: 0,

@@ -9,43 +9,86 @@
 //!    session is over.
 //! 3. **RTP and RTCP of an unknown address** (or one whose flow is over): sent *tentatively* to the transceivers of the
 //!    flows with the same SSRC, at most 4. No flow is made of it. DTLS never roams before a check.
-//! 4. Everything else is dropped.
+//! 4. **RTP, RTCP and DTLS of an address without flow**, where no flow has the SSRC either, wait until a transceiver has
+//!    said that the client is its own ([`crate::waiting`]). All live ones are asked, if they are no more than the limit.
+//!    HERE for the address makes a flow on probation and lets go what waits; HERE for the SSRC lets its packets go
+//!    *tentatively*. They are looked up after all others of their batch, which may have made them known, and questions
+//!    leave last: they hold up no call.
+//! 5. Everything else is dropped.
 //!
 //! Limits come after a request's integrity, never before. A datagram that does not fit its hop is cut in the middle; a
 //! STUN request never is, as a check that crosses only in parts would promise a path that carries no whole packets.
 
 use crate::counters::Drop;
 use crate::datagram::{Kind, kind};
+use crate::downlink::Here;
+use crate::few::Few;
 use crate::flows::FlowId;
 use crate::hop::{self, LAST_PART, PathKey, SPLIT, TENTATIVE};
 use crate::packets::{Gram, MAX_CLIENT_DATAGRAM, Packet, Slots};
+use crate::questions::Questions;
 use crate::rtp;
 use crate::state::State;
 use crate::stun;
 use crate::ufrag;
+use crate::waiting::{MAX_FOUND, NO_SSRC, QuestionId, Ssrc};
 
 type Outcome = Result<(), Drop>;
+/// The routes that a packet is tried with.
+type Tried = Few<u32, MAX_FOUND>;
+
+/// What comes of a batch. Of client datagrams packet `i` stands in slot `i`.
+pub struct Out<'a> {
+    /// Where the datagrams stand.
+    pub slots: &'a mut Slots,
+    /// The records to send.
+    pub grams: &'a mut Vec<Gram>,
+    /// Takes the numbers of the packets whose clients are unknown; None: they are looked up at once.
+    pub unknown: Option<&'a mut Vec<u32>>,
+    /// What to ask all transceivers.
+    pub questions: &'a mut Questions,
+}
 
 /// One batch. `crowded`: whole addresses have to be counted.
 struct Batch<'a> {
     state: &'a mut State,
-    slots: &'a mut Slots,
-    grams: &'a mut Vec<Gram>,
+    out: Out<'a>,
     now: f64,
     crowded: bool,
 }
 
-/// Appends to `grams` the records to send for a batch of client datagrams: packet `i` stands in slot `i`.
-pub fn forward(state: &mut State, slots: &mut Slots, grams: &mut Vec<Gram>, now: f64, packets: &[Packet]) {
+/// Forwards a batch of client datagrams, and leaves those of unknown clients to [`look_up`].
+pub fn forward(state: &mut State, out: Out<'_>, now: f64, packets: &[Packet]) {
     let count = packets.len() as u64;
     state.counters.uplink.batches += 1;
     state.counters.uplink.received += count;
     let crowded = state.address_limit.begin(now, count);
-    let mut batch = Batch { state, slots, grams, now, crowded };
+    let mut batch = Batch { state, out, now, crowded };
     for (slot, packet) in packets.iter().enumerate() {
-        if let Err(refused) = batch.take(slot as u32, packet) {
-            batch.state.counters.drop(refused);
-        }
+        let outcome = batch.take(slot as u32, packet);
+        batch.count(outcome);
+    }
+}
+
+/// Looks up the packets `unknown` of a batch: their clients may be known by now, else transceivers are asked.
+pub fn look_up(state: &mut State, out: Out<'_>, now: f64, packets: &[Packet], unknown: &[u32]) {
+    let mut batch = Batch { state, out, now, crowded: false };
+    batch.state.waiting.expire(now, &mut batch.state.counters);
+    for &slot in unknown {
+        let packet = &packets[slot as usize];
+        let is = kind(batch.out.slots.get(slot).payload(1)[0]);
+        let outcome = batch.on_media(slot, packet, is);
+        batch.count(outcome);
+    }
+}
+
+/// Lets go what had waited for what these HERE say.
+pub fn release(state: &mut State, out: Out<'_>, now: f64, heres: &[Here]) {
+    let mut batch = Batch { state, out, now, crowded: false };
+    batch.state.waiting.expire(now, &mut batch.state.counters);
+    for here in heres {
+        let outcome = batch.on_here(here);
+        batch.count(outcome);
     }
 }
 
@@ -54,15 +97,23 @@ impl Batch<'_> {
         if packet.length == 0 || packet.length > MAX_CLIENT_DATAGRAM {
             return Err(Drop::ClientLength);
         }
-        match kind(self.slots.get(slot).payload(1)[0]) {
+        match kind(self.out.slots.get(slot).payload(1)[0]) {
             Kind::Other => Err(Drop::Protocol),
             Kind::Stun => self.on_stun(slot, packet),
-            is @ (Kind::Dtls | Kind::Rtp) => self.on_media(slot, packet, is),
+            is @ (Kind::Dtls | Kind::Rtp) => {
+                self.address_may(&packet.path)?;
+                self.on_media(slot, packet, is)
+            }
+        }
+    }
+
+    fn count(&mut self, outcome: Outcome) {
+        if let Err(refused) = outcome {
+            self.state.counters.drop(refused);
         }
     }
 
     fn on_media(&mut self, slot: u32, packet: &Packet, is: Kind) -> Outcome {
-        self.address_may(&packet.path)?;
         let found = self.state.flows.find(&packet.path);
         let flow = found.map(|id| self.state.flows.get(id));
         let live = flow.filter(|flow| !flow.ended());
@@ -78,7 +129,7 @@ impl Batch<'_> {
 
     fn on_stun(&mut self, slot: u32, packet: &Packet) -> Outcome {
         let (is_check, is_request) = {
-            let payload = self.slots.get(slot).payload(packet.length);
+            let payload = self.out.slots.get(slot).payload(packet.length);
             let message = stun::parse(payload).map_err(|_| Drop::StunMalformed)?;
             (message.is_binding_request() && message.username().is_some(), message.is_request())
         };
@@ -102,7 +153,7 @@ impl Batch<'_> {
 
     fn on_check(&mut self, slot: u32, packet: &Packet) -> Outcome {
         let state = &mut *self.state;
-        let payload = self.slots.get(slot).payload(packet.length);
+        let payload = self.out.slots.get(slot).payload(packet.length);
         let message = stun::parse(payload).map_err(|_| Drop::StunMalformed)?;
         let text = message.server_ufrag().ok_or(Drop::UfragShape)?;
         let ufrag = ufrag::split(text).map_err(|_| Drop::UfragShape)?;
@@ -140,23 +191,108 @@ impl Batch<'_> {
     }
 
     fn roam(&mut self, slot: u32, packet: &Packet, flow: Option<FlowId>) -> Outcome {
-        let state = &mut *self.state;
-        let (routes, count) = state.routes_by_ssrc(&packet.path, self.slots.get(slot).payload(packet.length));
-        if count == 0 {
-            return Err(match flow {
-                None => Drop::UnknownAddress,
-                Some(id) if state.flows.get(id).ended() => Drop::SessionEnded,
-                Some(_) => Drop::NoRoute,
-            });
+        let state = &*self.state;
+        let payload = self.out.slots.get(slot).payload(packet.length);
+        let routes = state.routes_by_ssrc(&packet.path, payload);
+        if !routes.is_empty() {
+            return self.send_tentatively(slot, packet, &routes);
         }
+        match flow {
+            Some(id) if state.flows.get(id).ended() => Err(Drop::SessionEnded),
+            Some(_) => Err(Drop::NoRoute),
+            None => match (ssrc(payload), &mut self.out.unknown) {
+                (None, _) => Err(Drop::UnknownAddress),
+                (_, Some(unknown)) => {
+                    unknown.push(slot);
+                    Ok(())
+                }
+                (Some(ssrc), None) => self.look_up(slot, packet, ssrc),
+            },
+        }
+    }
+
+    /// Asks whose an unknown address is, or does what was answered before.
+    fn look_up(&mut self, slot: u32, packet: &Packet, ssrc: Ssrc) -> Outcome {
+        let state = &mut *self.state;
+        let path = &packet.path;
+        let Some(id) = state.waiting.find(path) else {
+            if state.routes.is_empty() || state.routes.len() > state.who_has_limit {
+                return Err(Drop::UnknownAddress);
+            }
+            let asked = state.waiting.ask(path, ssrc, packet.local, self.now, &mut state.counters);
+            let id = asked.ok_or(Drop::LimitQuestions)?;
+            self.out.questions.ask(path, ssrc);
+            return self.hold(id, ssrc, slot, packet);
+        };
+        let question = state.waiting.get(id);
+        if ssrc != NO_SSRC && question.ssrc == NO_SSRC && !question.is_answered {
+            if !state.waiting.ask_for_ssrc(id, ssrc, self.now, &mut state.counters) {
+                return Err(Drop::LimitQuestions);
+            }
+            self.out.questions.ask(path, ssrc);
+        } else if ssrc == question.ssrc {
+            let routes: Tried = question.found().iter().filter_map(|route| state.routes.find(route)).collect();
+            if !routes.is_empty() {
+                return self.send_tentatively(slot, packet, &routes);
+            }
+        }
+        self.hold(id, ssrc, slot, packet)
+    }
+
+    fn hold(&mut self, id: QuestionId, ssrc: Ssrc, slot: u32, packet: &Packet) -> Outcome {
+        let payload = self.out.slots.get(slot).payload(packet.length);
+        self.state.waiting.hold(id, ssrc, payload, self.now, &mut self.state.counters)
+    }
+
+    /// Takes a transceiver's word for a client, if it was asked for it.
+    fn on_here(&mut self, here: &Here) -> Outcome {
+        let state = &mut *self.state;
+        let id = state.waiting.find(&here.path).ok_or(Drop::HopHere)?;
+        let question = state.waiting.get_mut(id);
+        let local = question.local;
+        let key = state.routes.get(here.route).key;
+        let is_address = here.ssrc == NO_SSRC;
+        if question.is_answered {
+            return Err(Drop::HopHere);
+        }
+        if is_address {
+            let routes = &state.routes;
+            let live = |key: &hop::RouteKey| routes.contains(key);
+            if !state.flows.on_here(&here.path, key, local, self.now, &live, &mut state.counters) {
+                return Err(Drop::HopHere);
+            }
+            question.is_answered = true;
+            state.counters.found_by_address += 1;
+        } else {
+            if here.ssrc != question.ssrc || !question.add_found(key) {
+                return Err(Drop::HopHere);
+            }
+            state.counters.found_by_ssrc += 1;
+        }
+        let released = state.waiting.release(id, here.ssrc, self.out.slots, &mut state.counters);
+        for &(slot, length) in released.as_slice() {
+            let packet = Packet { path: here.path, local, length };
+            let outcome = if is_address {
+                self.send(here.route, slot, &packet, 0)
+            } else {
+                self.send_tentatively(slot, &packet, &Tried::from_iter([here.route]))
+            };
+            self.count(outcome);
+        }
+        Ok(())
+    }
+
+    fn send_tentatively(&mut self, slot: u32, packet: &Packet, routes: &Tried) -> Outcome {
+        let state = &mut *self.state;
         if !state.tentative_by_client.allow(packet.path, self.now) || !state.tentative.allow((), self.now) {
             return Err(Drop::LimitTentative);
         }
         state.remember_local(&packet.path, packet.local);
         state.counters.tentative += 1;
         let mut outcome = Ok(());
-        for (nth, &route) in routes[..count].iter().enumerate() {
-            let copy = if nth + 1 < count { self.slots.copy(slot, 0, packet.length) } else { slot };
+        let routes = routes.as_slice();
+        for (nth, &route) in routes.iter().enumerate() {
+            let copy = if nth + 1 < routes.len() { self.out.slots.copy(slot, 0, packet.length) } else { slot };
             outcome = self.send(route, copy, packet, TENTATIVE);
         }
         outcome
@@ -172,7 +308,7 @@ impl Batch<'_> {
             self.state.split_id = self.state.split_id.wrapping_add(1);
             let split_id = self.state.split_id;
             self.state.counters.split += 1;
-            let second = self.slots.copy(slot, middle, length);
+            let second = self.out.slots.copy(slot, middle, length);
             self.add(slot, middle, &packet.path, flags | SPLIT, split_id, route);
             let last = flags | SPLIT | LAST_PART;
             self.add(second, length - middle, &packet.path, last, split_id, route);
@@ -185,8 +321,8 @@ impl Batch<'_> {
     }
 
     fn add(&mut self, slot: u32, length: usize, path: &PathKey, flags: u8, split_id: u16, route: u32) {
-        hop::write_record(self.slots.get_mut(slot).record(), length as u16, flags, path, split_id);
-        self.grams.push(Gram { slot, length: length as u16, route });
+        hop::write_record(self.out.slots.get_mut(slot).record(), length as u16, flags, path, split_id);
+        self.out.grams.push(Gram { slot, length: length as u16, route });
     }
 
     fn address_may(&mut self, path: &PathKey) -> Outcome {
@@ -208,7 +344,7 @@ impl Batch<'_> {
     }
 
     fn learn_ssrc(&mut self, id: FlowId, slot: u32, length: usize) {
-        let packet = self.slots.get(slot).payload(length);
+        let packet = self.out.slots.get(slot).payload(length);
         let flow = self.state.flows.get(id);
         let known = flow.ssrc();
         if known.is_some_and(|known| packet.get(8..12) == Some(&known)) {
@@ -230,25 +366,20 @@ impl Batch<'_> {
 
 impl State {
     /// The live transceivers of the flows that send the datagram's SSRC, each once.
-    fn routes_by_ssrc(&self, path: &PathKey, datagram: &[u8]) -> ([u32; 4], usize) {
-        let mut routes = [0; 4];
-        let mut count = 0;
+    fn routes_by_ssrc(&self, path: &PathKey, datagram: &[u8]) -> Tried {
         if kind(datagram[0]) != Kind::Rtp {
-            return (routes, 0);
+            return Tried::default();
         }
-        let Some(ssrc) = rtp::peek_ssrc(datagram) else { return (routes, 0) };
-        for &id in self.flows.candidates(ssrc, &address(path)).as_slice() {
-            let flow = self.flows.get(id);
-            match self.routes.find(&flow.route) {
-                Some(route) if !flow.ended() && !routes[..count].contains(&route) => {
-                    routes[count] = route;
-                    count += 1;
-                }
-                _ => {}
-            }
-        }
-        (routes, count)
+        let Some(ssrc) = rtp::peek_ssrc(datagram) else { return Tried::default() };
+        let candidates = self.flows.candidates(ssrc, &address(path));
+        let flows = candidates.as_slice().iter().map(|&id| self.flows.get(id));
+        flows.filter(|flow| !flow.ended()).filter_map(|flow| self.routes.find(&flow.route)).collect()
     }
+}
+
+/// The SSRC of RTP or RTCP, [`NO_SSRC`] for DTLS, and None for what is too short for an SSRC.
+fn ssrc(datagram: &[u8]) -> Option<Ssrc> {
+    if kind(datagram[0]) == Kind::Rtp { rtp::peek_ssrc(datagram) } else { Some(NO_SSRC) }
 }
 
 fn address(path: &PathKey) -> [u8; 16] {
