@@ -37,6 +37,14 @@ def redis_client(url: str) -> Redis:
         ) from None
 
 
+async def close(client: Redis) -> None:
+    """Close all connections, those to Sentinels too: the library leaves them open."""
+    await client.aclose()
+    manager: Sentinel | None = getattr(client.connection_pool, "sentinel_manager", None)
+    for sentinel in [] if manager is None else manager.sentinels:
+        await sentinel.aclose()
+
+
 def _behind_sentinels(url: str) -> Redis:
     parts = urlsplit(url)
     user, at, hosts = parts.netloc.rpartition("@")
@@ -56,7 +64,7 @@ def _behind_sentinels(url: str) -> Redis:
     finder: Any = Sentinel(  # type: ignore[no-untyped-call]  # the library's own types end here
         sentinels, sentinel_kwargs={**_options(), **secure, "password": sentinel_password}
     )
-    client: Redis = finder.master_for(service, **_options(), **plain)
+    client: Redis = finder.master_for(service, **{**_options(), **plain})
     return client
 
 

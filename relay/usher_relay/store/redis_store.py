@@ -22,7 +22,7 @@ from redis.exceptions import ReadOnlyError, RedisError
 
 from usher_relay.store.breaker import Breaker
 from usher_relay.store.counters import StoreCounters
-from usher_relay.store.redis_client import ANSWER_WITHIN, CONNECT_WITHIN
+from usher_relay.store.redis_client import ANSWER_WITHIN, CONNECT_WITHIN, close
 
 log = structlog.get_logger()
 
@@ -84,7 +84,7 @@ class RedisStore:
                     await self._probe()
                 await asyncio.sleep(LOOK_EVERY)
         finally:
-            await self._redis.aclose()
+            await close(self._redis)
 
     async def look_up(self, names: Sequence[bytes]) -> list[bytes | None] | None:
         """Return what Redis holds under each name; None when it failed or was late."""
