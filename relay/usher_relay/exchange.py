@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from math import floor
 from typing import TypeVar
 
 from usher_relay.counters import Counters
@@ -84,6 +85,16 @@ class Exchange:
     def take_named(self) -> list[tuple[bytes, bytes]]:
         """Return (path key, route) of the flows to keep, the newest last."""
         return _drain(self._named, NAMED)
+
+
+def refresh_is_due(path_key: bytes, before: float, now: float) -> bool:
+    """Tell whether a flow that was alive at `before` and is so now is to be named again.
+
+    Time is cut into pieces of REFRESH, for each client port at other moments, so that flows need not note when they
+    were named, and those that were made together are not named together for ever.
+    """
+    phase = path_key[3] % REFRESH
+    return floor((before + phase) / REFRESH) != floor((now + phase) / REFRESH)
 
 
 def _drain(queue: deque[ItemT], at_most: int) -> list[ItemT]:

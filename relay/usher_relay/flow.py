@@ -26,8 +26,6 @@ class Flow:
     ordered_at: float = 0.0
     """When it last went to the end of its line: confirmed with life, or ended."""
     ssrc: bytes = b""
-    named_at: float = float("-inf")
-    """When it was last named to the store of mappings."""
     limit_full_at: float = 0.0
     """State of the flow's rate limit."""
     record: bytes = field(init=False)

@@ -34,7 +34,7 @@ from collections.abc import Container
 from itertools import islice
 
 from usher_relay.counters import Counters, FlowEvent
-from usher_relay.exchange import REFRESH, Exchange
+from usher_relay.exchange import Exchange, refresh_is_due
 from usher_relay.flow import Flow
 from usher_relay.ssrc import SsrcIndex
 
@@ -163,21 +163,21 @@ class FlowMap:
         """Take note that the transceiver of `route` vouches for the client at `key`."""
         flow = self.by_key.get(key)
         if flow is not None and flow.route == route:
-            flow.alive_at = now
+            before, flow.alive_at = flow.alive_at, now
             self.last_life = now
             if flow.probation_until or flow.ended:
                 self._confirm(flow, now)
             else:
                 self._keep_order(flow, now)
-                if self._exchange is not None:
-                    self._name(flow, now)
+                if self._exchange is not None and refresh_is_due(key, before, now):
+                    self._exchange.name(key, route)
             return
         if not self._vacate(flow, route, now):
             return
         roamed = Flow(key, route, local, float("-inf"), alive_at=now)
         if self._add(roamed, now):
             self._events[FlowEvent.ROAMED] += 1
-            self._name(roamed, now)
+            self._name(roamed)
 
     def on_here(self, key: bytes, route: bytes, local: object, now: float) -> bool:
         """Take note that the transceiver of `route` knows the client at `key`, or that another relay had a flow of it.
@@ -252,12 +252,11 @@ class FlowMap:
             self._remove(min(siblings, key=lambda sibling: sibling.heard_at), FlowEvent.EVICTED_SURPLUS)
         self._confirmed.add(flow)
         self._events[FlowEvent.CONFIRMED] += 1
-        self._name(flow, now)
+        self._name(flow)
 
-    def _name(self, flow: Flow, now: float) -> None:
-        """Have a confirmed flow kept, if that is due."""
-        if self._exchange is not None and now - flow.named_at >= REFRESH:
-            flow.named_at = now
+    def _name(self, flow: Flow) -> None:
+        """Have a confirmed flow kept."""
+        if self._exchange is not None:
             self._exchange.name(flow.key, flow.route)
 
     def _keep_order(self, flow: Flow, now: float) -> None:

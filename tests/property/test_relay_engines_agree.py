@@ -11,6 +11,7 @@ from usher_relay.counters import Drop, FlowEvent
 pytestmark = pytest.mark.needs("native engine")
 
 AT_SOCKETS = {Drop.SEND_AGAIN, Drop.SEND_NO_BUFFERS, Drop.SEND_TOO_LONG, Drop.SEND_REFUSED, Drop.INTERNAL}
+BY_STORE = ("store_asked", "store_loaded", "store_found")
 STEPS = 300
 
 
@@ -25,16 +26,18 @@ def compare(seeds: range, datagrams: int) -> None:
     """Run seed after seed until so many datagrams went through both; whatever can happen to one has to occur."""
     from tests.relay_both import Traffic
 
-    done, drops, events = 0, Counter[Drop](), Counter[FlowEvent]()
+    done, drops, events, by_store = 0, Counter[Drop](), Counter[FlowEvent](), Counter[str]()
     for seed in seeds:
         both = Traffic(seed).run(STEPS)
         drops.update(both.counters.drops)
         events.update(both.counters.flow_events)
+        by_store.update({name: getattr(both.counters, name) for name in BY_STORE})
         done += both.datagrams
         if done >= datagrams:
             break
     assert done >= datagrams
     assert {reason for reason in Drop if not drops[reason]} == AT_SOCKETS
+    assert {name for name in BY_STORE if not by_store[name]} == set()
     assert {event for event in FlowEvent if not events[event]} == set()
 
 

@@ -19,7 +19,7 @@ class EngineConfig:
 
     `workers` is the number of data threads, 0 for as many as the process may use at the same time; `bundle` whether
     several client datagrams may share a hop datagram. The Python engine has one thread and never bundles.
-    `with_store` is whether a store of mappings is asked for unknown clients; so far only the Python engine can.
+    `with_store` is whether a store of mappings is asked for unknown clients.
     """
 
     listeners: tuple[Listener, ...]

@@ -9,7 +9,9 @@
 //!   for a flow) lock it as shortly.
 //! * A fault of ours ends neither the thread nor the calls of others: it is counted, and the batch is lost.
 
+use std::io::Write;
 use std::os::fd::RawFd;
+use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,8 +19,9 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use usher_relay_path::counters::Drop;
 use usher_relay_path::downlink::ClientSend;
+use usher_relay_path::exchange::Exchange;
 use usher_relay_path::forwarder::{Forwarder, Outbox};
-use usher_relay_path::hop::PathKey;
+use usher_relay_path::hop::{PathKey, RouteKey};
 use usher_relay_path::packets::{Packet, Slot};
 use usher_relay_path::routes::Endpoint;
 
@@ -43,7 +46,12 @@ pub struct Shared {
     heartbeat: AtomicU64,
     stopping: AtomicBool,
     epoch: Instant,
+    /// What the store has said of the clients that this worker asked for.
+    answers: Mutex<Vec<Answer>>,
 }
+
+/// Whose a client path is; None where the store does not know.
+pub type Answer = (PathKey, Option<RouteKey>);
 
 impl Shared {
     /// Makes it; `epoch` is the zero of all monotonic times.
@@ -53,6 +61,7 @@ impl Shared {
             heartbeat: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
             epoch,
+            answers: Mutex::default(),
         };
         shared.beat(shared.now());
         shared
@@ -61,6 +70,15 @@ impl Shared {
     /// The forwarder, locked. A thread that panicked left counters and flows as they were.
     pub fn lock(&self) -> MutexGuard<'_, Forwarder> {
         self.forwarder.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands over what the store has said; the worker is to be woken then.
+    pub fn answer(&self, answers: &[Answer]) {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(answers);
+    }
+
+    fn take_answers(&self) -> Vec<Answer> {
+        std::mem::take(&mut *self.answers.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Monotonic seconds, never 0.
@@ -103,8 +121,10 @@ pub struct Config {
     pub upstream: RawFd,
     /// Whether that is an IPv6 socket.
     pub upstream_is_ipv6: bool,
-    /// Becomes readable when the worker shall look whether it shall end.
+    /// Becomes readable when the worker shall look whether it shall end, or whether the store has answered.
     pub wake: RawFd,
+    /// Written to when the worker asks a store; None where there is none.
+    pub store: Option<Arc<UnixStream>>,
     /// Whether several records share a hop datagram.
     pub bundle: bool,
     /// Bytes of an IP packet towards transceivers, 0 to ask the kernel.
@@ -186,6 +206,9 @@ impl Worker {
             self.next_tick = now + TICK;
             self.shared.lock().tick(now, unix);
         }
+        if fds[0].revents != 0 {
+            self.from_store(now, unix);
+        }
         if fds[1].revents != 0 {
             self.from_transceivers(now, unix);
         }
@@ -216,8 +239,30 @@ impl Worker {
 
     /// Looks up the clients of a batch that no flow of ours has; its calls are on their way already.
     fn look_up(&mut self, now: f64, unix: f64) {
-        self.shared.lock().look_up(now, unix, &self.packets, &mut self.outbox);
+        let has_news = {
+            let mut forwarder = self.shared.lock();
+            forwarder.look_up(now, unix, &self.packets, &mut self.outbox);
+            forwarder.state.exchange.as_mut().is_some_and(Exchange::take_news)
+        };
+        if let Some(mut store) = self.config.store.as_deref().filter(|_| has_news) {
+            // When it is full, enough wake-ups wait already.
+            let _ = store.write(&[0]);
+        }
         self.send_to_transceivers(now);
+        self.send_questions();
+    }
+
+    /// Takes what the store has answered.
+    fn from_store(&mut self, now: f64, unix: f64) {
+        sys::drain(self.config.wake);
+        for answers in self.shared.take_answers().chunks(BATCH) {
+            self.shared.lock().from_store(now, unix, answers, &mut self.outbox);
+            self.send_to_transceivers(now);
+            self.send_questions();
+        }
+    }
+
+    fn send_questions(&mut self) {
         let Self { shared, outbox, to_transceivers, config, .. } = self;
         let questions = outbox.questions().map(|(to, bytes)| (to, None, std::iter::once(bytes)));
         to_transceivers.send(config.upstream, questions, |_, error| {

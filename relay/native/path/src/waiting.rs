@@ -60,6 +60,8 @@ pub struct Question {
     pub local: LocalId,
     /// Whether a transceiver knows the address.
     pub is_answered: bool,
+    /// The store was asked and has not answered; the transceivers are asked after it.
+    pub awaits_store: bool,
     asked_at: f64,
     found: Few<RouteKey, MAX_FOUND>,
     waiting: Few<Place, WAITING_PER_SOURCE>,
@@ -229,15 +231,8 @@ impl Waiting {
     }
 
     /// Opens a question for a source that has none. None: there are too many.
-    pub fn ask(
-        &mut self,
-        path: &PathKey,
-        ssrc: Ssrc,
-        local: LocalId,
-        now: f64,
-        counters: &mut Counters,
-    ) -> Option<QuestionId> {
-        if self.questions() >= self.capacity || !self.may_ask(path, now, counters) {
+    pub fn ask(&mut self, path: &PathKey, ssrc: Ssrc, local: LocalId, now: f64) -> Option<QuestionId> {
+        if self.questions() >= self.capacity || !self.may_ask(path, now) {
             return None;
         }
         let question = Question {
@@ -245,6 +240,7 @@ impl Waiting {
             ssrc,
             local,
             is_answered: false,
+            awaits_store: false,
             asked_at: now,
             found: Few::default(),
             waiting: Few::default(),
@@ -262,9 +258,9 @@ impl Waiting {
     }
 
     /// Widens a question for an address by the SSRC of the first RTP from there. False: there are too many.
-    pub fn ask_for_ssrc(&mut self, id: QuestionId, ssrc: Ssrc, now: f64, counters: &mut Counters) -> bool {
+    pub fn ask_for_ssrc(&mut self, id: QuestionId, ssrc: Ssrc, now: f64) -> bool {
         let path = self.get(id).path;
-        let may = self.may_ask(&path, now, counters);
+        let may = self.may_ask(&path, now);
         if may {
             self.get_mut(id).ssrc = ssrc;
         }
@@ -313,7 +309,7 @@ impl Waiting {
         self.store.free.push(place);
     }
 
-    fn may_ask(&mut self, path: &PathKey, now: f64, counters: &mut Counters) -> bool {
+    fn may_ask(&mut self, path: &PathKey, now: f64) -> bool {
         let is_modest = self.by_address.get(&address(path)).is_none_or(|&asked| asked < MODEST);
         let tolerance = if is_modest { self.rate.tolerance } else { self.rate.tolerance / 2.0 };
         let full_at = self.full_at.max(now);
@@ -321,7 +317,6 @@ impl Waiting {
             return false;
         }
         self.full_at = full_at + self.rate.interval;
-        counters.questions += 1;
         true
     }
 

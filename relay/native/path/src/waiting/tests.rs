@@ -23,7 +23,7 @@ impl World {
     }
 
     fn ask(&mut self, path: &PathKey, ssrc: Ssrc) -> Option<QuestionId> {
-        self.waiting.ask(path, ssrc, 3, self.now, &mut self.counters)
+        self.waiting.ask(path, ssrc, 3, self.now)
     }
 
     fn hold(&mut self, id: QuestionId, ssrc: Ssrc, datagram: &[u8]) -> Result<(), Drop> {
@@ -104,15 +104,17 @@ fn nothing_grows_after_the_start_whoever_asks() {
         (waiting.ring.capacity(), waiting.places.capacity(), waiting.by_address.capacity(), store)
     };
     let before = memory(&world.waiting);
+    let mut asked = 0;
     for ip in 0..100_000_u32 {
         if let Some(id) = world.ask(&path(ip, 1), [7; 4]) {
+            asked += 1;
             let _ = world.hold(id, [7; 4], &[0; 2_000]);
         }
         world.advance(0.0011);
         assert!(world.waiting.questions() <= 200);
     }
     assert_eq!(memory(&world.waiting), before);
-    assert!(world.counters.questions > 10_000);
+    assert!(asked > 10_000);
     world.advance(OPEN_FOR);
     assert_eq!((world.waiting.questions(), world.waiting.places.len(), world.waiting.by_address.len()), (0, 0, 0));
     assert_eq!((world.waiting.len(), world.counters.waiting_bytes), (0, 0));
