@@ -37,7 +37,6 @@ pub struct NativeEngine(Engine);
 #[pymethods]
 impl NativeEngine {
     #[new]
-    #[expect(clippy::too_many_arguments, reason = "what Python's configuration has")]
     fn new(
         sockets: Vec<PySockets>,
         upstream_is_ipv6: bool,
