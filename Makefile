@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup native up test test-long lint types layers fmt crds chart images kind-up kind-down e2e fuzz bench clean
+.PHONY: help setup native up test test-long lint types layers fmt crds chart images kind-up kind-down e2e fuzz bench bench-relay clean
 .PHONY: native-if-cargo # part of others
 
 help: ## list the targets
@@ -118,6 +118,9 @@ fuzz: $(STAMP) ## run every fuzz target for SECONDS=10 each
 
 bench: $(STAMP) ## run every bench; numbers on stdout
 	@for bench in $(sort $(wildcard benches/[a-z]*.py)); do echo "== $$bench"; $(BIN)/python $$bench || exit 1; done
+
+bench-relay: native-if-cargo ## compare the relay's engines with a C loop and a Go relay (root for veth; ARGS="--quick")
+	$(BIN)/python -m benches.relay.run $(ARGS)
 
 clean: ## remove .venv, caches and what builds leave
 	rm -rf $(VENV) build dist .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache \

@@ -7,6 +7,8 @@
 //!   once a round.
 //! * Its forwarder is locked once a batch and never during a system call. Others (the admin thread; workers that look
 //!   for a flow) lock it as shortly.
+//! * Before the first route table no client is served: what arrives waits in the sockets' buffers. So a relay that starts
+//!   beside others, or in the place of one that died, loses nothing of the clients that the kernel gives it.
 //! * A fault of ours ends neither the thread nor the calls of others: it is counted, and the batch is lost.
 
 use std::os::fd::RawFd;
@@ -20,9 +22,10 @@ use usher_relay_path::downlink::ClientSend;
 use usher_relay_path::forwarder::{Forwarder, Outbox};
 use usher_relay_path::hop::PathKey;
 use usher_relay_path::packets::{Packet, Slot};
-use usher_relay_path::routes::Endpoint;
+use usher_relay_path::routes::{Endpoint, Routes};
 
 use crate::locals::Locals;
+use crate::siblings::Siblings;
 use crate::sys::{self, Receiver, Sender};
 
 /// Most datagrams of one receive call.
@@ -33,6 +36,9 @@ const SENDS: usize = 256;
 const HOP_AREA: usize = 145 * 64;
 const TICK: f64 = 0.25;
 const LONGEST_WAIT_MS: i32 = 250;
+const WAIT_FOR_ROUTES_MS: i32 = 5;
+/// Where the listeners stand among the descriptors that a worker waits for.
+const CLIENTS_AT: usize = 2;
 const HOP_SIZE_EVERY: f64 = 1.0;
 const HEADERS_IPV4: usize = 28;
 const HEADERS_IPV6: usize = 48;
@@ -42,6 +48,7 @@ pub struct Shared {
     forwarder: Mutex<Forwarder>,
     heartbeat: AtomicU64,
     stopping: AtomicBool,
+    has_routes: AtomicBool,
     epoch: Instant,
 }
 
@@ -52,6 +59,7 @@ impl Shared {
             forwarder: Mutex::new(forwarder),
             heartbeat: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
+            has_routes: AtomicBool::new(false),
             epoch,
         };
         shared.beat(shared.now());
@@ -61,6 +69,12 @@ impl Shared {
     /// The forwarder, locked. A thread that panicked left counters and flows as they were.
     pub fn lock(&self) -> MutexGuard<'_, Forwarder> {
         self.forwarder.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Swaps the route table.
+    pub fn set_routes(&self, routes: Routes) {
+        self.lock().set_routes(routes);
+        self.has_routes.store(true, Ordering::Release);
     }
 
     /// Monotonic seconds, never 0.
@@ -122,6 +136,7 @@ struct PublicSocket {
 pub struct Worker {
     shared: Arc<Shared>,
     config: Config,
+    siblings: Siblings,
     locals: Locals,
     clients: Vec<PublicSocket>,
     from_clients: Receiver,
@@ -137,13 +152,14 @@ pub struct Worker {
 
 impl Worker {
     /// Makes a worker around its sockets.
-    pub fn new(shared: Arc<Shared>, config: Config, locals: Locals) -> Self {
+    pub fn new(shared: Arc<Shared>, config: Config, siblings: Siblings, locals: Locals) -> Self {
         let clients = config.listeners.iter();
         Self {
             clients: clients
                 .map(|&listener| PublicSocket { listener, sender: Sender::new(SENDS, SENDS, listener.is_ipv6) })
                 .collect(),
             shared,
+            siblings,
             locals,
             from_clients: Receiver::new(BATCH),
             packets: Vec::with_capacity(BATCH),
@@ -170,8 +186,10 @@ impl Worker {
             .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
             .collect();
         while !self.shared.stopping.load(Ordering::Relaxed) {
-            let waited = sys::wait_readable(&mut fds, LONGEST_WAIT_MS);
-            let round = catch_unwind(AssertUnwindSafe(|| self.round(&fds)));
+            let serves = self.shared.has_routes.load(Ordering::Acquire);
+            let (open, wait) = if serves { (fds.len(), LONGEST_WAIT_MS) } else { (CLIENTS_AT, WAIT_FOR_ROUTES_MS) };
+            let waited = sys::wait_readable(&mut fds[..open], wait);
+            let round = catch_unwind(AssertUnwindSafe(|| self.round(&fds[..open])));
             if waited.is_err() || round.is_err() {
                 self.shared.lock().state.counters.drop(Drop::Internal);
             }
@@ -189,7 +207,7 @@ impl Worker {
         if fds[1].revents != 0 {
             self.from_transceivers(now, unix);
         }
-        for (nth, fd) in fds[2..].iter().enumerate() {
+        for (nth, fd) in fds[CLIENTS_AT..].iter().enumerate() {
             if fd.revents != 0 {
                 self.from_clients(nth, now, unix);
             }
@@ -216,6 +234,7 @@ impl Worker {
 
     /// Looks up the clients of a batch that no flow of ours has; its calls are on their way already.
     fn look_up(&mut self, now: f64, unix: f64) {
+        self.siblings.bring(&self.shared, self.outbox.unknown(), &self.packets, &self.outbox.slots, now);
         self.shared.lock().look_up(now, unix, &self.packets, &mut self.outbox);
         self.send_to_transceivers(now);
         let Self { shared, outbox, to_transceivers, config, .. } = self;
