@@ -53,7 +53,7 @@ $(NATIVE): $(STAMP) $(wildcard relay/native/Cargo.* relay/native/*.toml relay/na
 
 # Without it the Python engine does the same, slower: neither a missing nor a failing compiler stops anybody.
 native-if-cargo: $(STAMP)
-	@! command -v cargo >/dev/null || $(MAKE) --no-print-directory native || echo 'usher goes on with the Python engine' >&2
+	@! command -v cargo >/dev/null || $(MAKE) --silent native || echo 'usher goes on with the Python engine' >&2
 
 up: native-if-cargo ## start everything here and print `ready URL` (ARGS="--relays 2 …" is passed on)
 	@exec $(BIN)/usher up $(ARGS)
