@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup native up test test-long lint types layers fmt crds chart images kind-up kind-down e2e fuzz bench clean
+.PHONY: help setup native up test test-long lint types layers fmt crds chart images kind-up kind-down e2e fuzz bench bench-relay clean
 .PHONY: native-if-cargo # part of others
 
 help: ## list the targets
@@ -53,7 +53,7 @@ $(NATIVE): $(STAMP) $(wildcard relay/native/Cargo.* relay/native/*.toml relay/na
 
 # Without it the Python engine does the same, slower: neither a missing nor a failing compiler stops anybody.
 native-if-cargo: $(STAMP)
-	@! command -v cargo >/dev/null || $(MAKE) --no-print-directory native || echo 'usher goes on with the Python engine' >&2
+	@! command -v cargo >/dev/null || $(MAKE) --silent native || echo 'usher goes on with the Python engine' >&2
 
 up: native-if-cargo ## start everything here and print `ready URL` (ARGS="--relays 2 …" is passed on)
 	@exec $(BIN)/usher up $(ARGS)
@@ -118,6 +118,9 @@ fuzz: $(STAMP) ## run every fuzz target for SECONDS=10 each
 
 bench: $(STAMP) ## run every bench; numbers on stdout
 	@for bench in $(sort $(wildcard benches/[a-z]*.py)); do echo "== $$bench"; $(BIN)/python $$bench || exit 1; done
+
+bench-relay: native-if-cargo ## compare the relay's engines with a C loop and a Go relay (root for veth; ARGS="--quick")
+	$(BIN)/python -m benches.relay.run $(ARGS)
 
 clean: ## remove .venv, caches and what builds leave
 	rm -rf $(VENV) build dist .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache \

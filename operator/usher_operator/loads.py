@@ -19,6 +19,8 @@ AnswerT = TypeVar("AnswerT")
 
 REQUEST_S = 2.0
 MAX_ANSWER = 1024 * 1024
+RELAY_IDLE_S = 10.0
+"""Seconds without life of any flow after which a relay is idle: by the same rule it ends by itself after SIGTERM."""
 MAX_AT_ONCE = 64
 """Requests at a time, over all pools."""
 
@@ -29,6 +31,7 @@ class PodAnswerError(UsherError):
 
 class _Flows(BaseModel):
     flows: list[Any]
+    idle: float | None = None
 
 
 class PodClient:
@@ -66,8 +69,9 @@ class PodClient:
         return await self._ask(HeldKeys, "GET", f"{base}/keys", "")
 
     async def has_flows(self, base: str) -> bool:
-        """Return whether a relay carries flows, from its admin page."""
-        return bool((await self._ask(_Flows, "GET", f"{base}/flows?limit=1", "")).flows)
+        """Return whether a relay carries calls, from its admin page: it remembers flows for 90 s after their end."""
+        answer = await self._ask(_Flows, "GET", f"{base}/flows?limit=1", "")
+        return bool(answer.flows) and (answer.idle is None or answer.idle < RELAY_IDLE_S)
 
     async def _ask(self, model: type[ModelT], method: str, url: str, token: str) -> ModelT:
         headers = {"Authorization": f"Bearer {token}"} if token else {}

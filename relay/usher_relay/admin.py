@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from math import isinf
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -121,7 +122,8 @@ class Admin:
         return _listing("routes", request, self._engine.routes, {"source": source})
 
     def _list_flows(self, request: Request) -> Response:
-        return _listing("flows", request, self._engine.flows, {})
+        idle = self._engine.snapshot().idle
+        return _listing("flows", request, self._engine.flows, {"idle": None if isinf(idle) else round(idle, 3)})
 
 
 class _LoopbackNamesOnly:

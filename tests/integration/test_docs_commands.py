@@ -32,6 +32,7 @@ ASSIGNMENT = re.compile(r"[a-z]+=")
 
 ELSEWHERE = {
     "make setup": "`make test` begins with it",
+    "make native": "`make test` begins with it, where there is cargo",
     "make test": "this is a part of it",
     "make fmt": "it would change files; test_layout.py knows that the target exists",
     ".venv/bin/mypy": "`make types` runs it, a part of `make test`",

@@ -250,6 +250,17 @@ def flood(stranger: Client, stop: threading.Event) -> None:
         time.sleep(0.001)
 
 
+def test_what_comes_before_the_first_route_table_waits_for_it(run: Run, net: Network, pod: FakeTransceiver) -> None:
+    with run("1=127.0.0.1:0") as relay:
+        client = net.client(relay.at(1))
+        client.send(session(POD_A).check())
+        assert pod.hears_nothing()
+        assert relay.engine.snapshot().heartbeat_age < 1
+        relay.set_routes(pod)
+        assert pod.receive().record.payload == session(POD_A).check()
+        assert relay.drops() == {}
+
+
 def test_flows_routes_and_counts_can_be_looked_at_while_packets_pass(
     run: Run, net: Network, pod: FakeTransceiver
 ) -> None:

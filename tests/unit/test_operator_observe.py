@@ -153,8 +153,15 @@ async def test_pods_that_do_not_answer_are_missing_and_hold_nobody_up():
     await asked.client.close()
 
 
-async def test_only_a_relay_that_says_it_has_no_flows_is_idle():
-    answers = {"127.0.0.1": '{"flows": [], "limit": 1}', "127.0.0.2": '{"flows": [{}]}', "127.0.0.3": "no JSON"}
+async def test_only_a_relay_that_says_it_has_no_flows_or_silent_ones_is_idle():
+    says = [
+        '{"flows": [], "idle": null, "limit": 1}',
+        '{"flows": [{}], "idle": 10.0}',
+        '{"flows": [{}], "idle": 9.9}',
+        '{"flows": [{}]}',
+        "no JSON",
+    ]
+    answers = {f"127.0.0.{number}": said for number, said in enumerate(says, start=1)}
 
     def answer(request: httpx.Request) -> httpx.Response:
         if request.url.host not in answers:
@@ -164,8 +171,8 @@ async def test_only_a_relay_that_says_it_has_no_flows_is_idle():
 
     client = PodClient(httpx.MockTransport(answer))
     loads = Loads(client, lambda: 0.0, lambda _outcome: None)
-    pods = [replace(pod(str(number)), ip=f"127.0.0.{number}") for number in range(1, 5)]
+    pods = [replace(pod(str(number)), ip=f"127.0.0.{number}") for number in range(1, 7)]
     pods.append(pod("pending", phase="Pending"))
-    assert await loads.idle_relays(pods, 9478) == {"1"}
+    assert await loads.idle_relays(pods, 9478) == {"1", "2"}
     assert await loads.idle_relays([], 9478) == frozenset()
     await client.close()

@@ -221,6 +221,12 @@ def test_flows_and_routes_show_what_a_person_needs(rig: Rig) -> None:
     assert answer["source"]["loaded"] is True
 
 
+@pytest.mark.parametrize(("idle", "told"), [(float("inf"), None), (2.00049, 2.0)])
+def test_flows_are_told_with_how_long_ago_any_showed_life(rig: Rig, idle: float, told: float | None) -> None:
+    rig.engine.now = replace(SNAPSHOT, idle=idle)
+    assert rig.get("/flows").json()["idle"] == told
+
+
 def test_it_tells_which_keys_it_holds(rig: Rig) -> None:
     held = HeldKeys.model_validate(rig.get("/keys").json())
     assert held.keys == SNAPSHOT.keys

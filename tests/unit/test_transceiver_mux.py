@@ -306,16 +306,33 @@ def test_paths_that_are_given_up_in_masses_do_not_silence_other_reports(world: W
 
 
 @pytest.mark.parametrize(
-    "payload,known", [(bytes(4), True), ((5).to_bytes(4), True), ((6).to_bytes(4), False), (b"", False)]
+    "asked,ssrc,answer",
+    [
+        (P1, 0, 0),
+        (P1, 5, 0),  # the address is ours: that says more
+        (P1, 6, 0),
+        (P2, 5, 5),
+        (P2, 6, None),
+        (P2, 0, None),
+    ],
 )
-def test_who_has_is_answered_here_or_not_at_all(world: World, payload: bytes, known: bool) -> None:
+def test_who_has_is_answered_here_or_not_at_all(world: World, asked: ClientPath, ssrc: int, answer: int | None) -> None:
     session = world.session()
     world.come(P1, check_bytes(generation()))
-    world.mux.add_source(5, session)
-    world.come(P1, payload, kind=HopType.WHO_HAS, return_slot=4)
+    for source in (5, 0):
+        world.mux.add_source(source, session)
+    world.come(asked, ssrc.to_bytes(4), kind=HopType.WHO_HAS, return_slot=4)
     assert [(sent.outer.type, sent.outer.return_slot, sent.records) for sent, _ in world.sent] == (
-        [(HopType.HERE, 4, (Record(P1, payload),))] if known else []
+        [] if answer is None else [(HopType.HERE, 4, (Record(asked, answer.to_bytes(4)),))]
     )
+
+
+def test_a_question_of_another_length_is_not_answered(world: World) -> None:
+    world.session()
+    world.come(P1, check_bytes(generation()))
+    world.come(P1, b"", kind=HopType.WHO_HAS)
+    assert world.sent == []
+    assert world.mux.drops["hop_who_has"] == 1
 
 
 def test_who_has_for_an_unknown_address_is_not_answered(world: World) -> None:

@@ -44,6 +44,8 @@ GIVEN_UP_RATE = 1000.0
 WHO_HAS_RATE = 2000.0
 
 # Plain numbers: operations on enum flags cost a microsecond each, and this is done per packet.
+_THE_ADDRESS = bytes(4)
+"""What HERE says of a client address, and WHO-HAS asks when it has no SSRC."""
 _SPLIT = RecordFlag.SPLIT.value
 _ALIVE = RecordFlag.ALIVE.value
 
@@ -314,12 +316,16 @@ class Mux:
         if len(record.payload) != 4:
             self.drops["hop_who_has"] += 1
             return
-        ssrc = int.from_bytes(record.payload)
-        here = ssrc in self._by_ssrc if ssrc else record.path in self._by_path
-        if here and self._who_has.take(now):
+        if record.path in self._by_path:
+            here = _THE_ADDRESS  # says more than an SSRC: the relay makes the flow at once
+        elif record.payload != _THE_ADDRESS and int.from_bytes(record.payload) in self._by_ssrc:
+            here = record.payload
+        else:
+            return
+        if self._who_has.take(now):
             self.reports["here"] += 1
             via = Via(relay, question.outer.return_slot)
-            self._transmit(HopType.HERE, Record(record.path, record.payload), via)
+            self._transmit(HopType.HERE, Record(record.path, here), via)
 
     # Out
 

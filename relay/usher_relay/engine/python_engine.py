@@ -2,6 +2,8 @@
 
 * One thread owns sockets and state, so there is no lock on the path. Others ask it by handing it a function, which it
   calls between two rounds; plain numbers are read across threads as they are.
+* Before the first route table no client is served: what arrives waits in the sockets' buffers. So a relay that starts
+  beside others, or in the place of one that died, loses nothing of the clients that the kernel gives it.
 * A round reads at most BATCH datagrams from each socket that is ready, so none starves another. Clocks are read once a
   round.
 """
@@ -72,6 +74,7 @@ class PythonEngine:
             self._opened.callback(self._door.close)
         self._routes_by_address: dict[Endpoint, LiveRoute] = {}
         self._unreachable = 0
+        self._poller = select.poll()
         self._requests: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._wake_receiver.setblocking(False)
         self._wake_sender.setblocking(False)
@@ -113,6 +116,8 @@ class PythonEngine:
 
         def swap() -> None:
             self._forwarder.set_routes(routes)
+            for sock in self._listeners:
+                self._poller.register(sock.socket, select.POLLIN)
             self._routes_by_address = {route.address: route for route in routes}
             self._unreachable = len(table) - len(routes)
 
@@ -167,18 +172,15 @@ class PythonEngine:
     # From here on: the data thread.
 
     def _run(self) -> None:
-        poller = select.poll()
-        poller.register(self._wake_receiver, select.POLLIN)
-        poller.register(self._upstream.socket, select.POLLIN)
+        self._poller.register(self._wake_receiver, select.POLLIN)
+        self._poller.register(self._upstream.socket, select.POLLIN)
         handlers: dict[int, Callable[[float, float], None]] = {
             self._wake_receiver.fileno(): self._serve_requests,
             self._upstream.socket.fileno(): self._from_transceivers,
+            **{sock.socket.fileno(): self._client_handler(sock) for sock in self._listeners},
         }
-        for sock in self._listeners:
-            poller.register(sock.socket, select.POLLIN)
-            handlers[sock.socket.fileno()] = self._client_handler(sock)
         while not self._stopping:
-            ready = poller.poll(LONGEST_WAIT * 1000)
+            ready = self._poller.poll(LONGEST_WAIT * 1000)
             now, unix = time.monotonic(), time.time()
             self._heartbeat = now
             try:

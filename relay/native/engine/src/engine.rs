@@ -16,6 +16,7 @@ use usher_relay_path::routes::{LiveRoute, Routes};
 use usher_relay_path::state::Limits;
 
 use crate::locals::Locals;
+use crate::siblings::Siblings;
 use crate::worker::{Answer, Config, Listener, Shared, Worker};
 
 /// The sockets of one worker.
@@ -73,12 +74,7 @@ impl Engine {
     pub fn new(sockets: Vec<Sockets>, options: Options, limits: &Limits, keys: &Arc<Keys>) -> io::Result<Self> {
         let epoch = Instant::now();
         let locals = Locals::default();
-        let workers = sockets.len().max(1);
-        let share = Limits {
-            max_flows: limits.max_flows.div_ceil(workers),
-            questions_per_second: limits.questions_per_second.div_ceil(workers as u32),
-            ..*limits
-        };
+        let share = share_of(limits, sockets.len().max(1));
         let cpus = own_cpus(sockets.len());
         let mut engine =
             Self { workers: vec![], prepared: vec![], threads: vec![], wakers: vec![], sleepers: vec![], store: None };
@@ -122,11 +118,12 @@ impl Engine {
     /// Starts the threads.
     pub fn start(&mut self) -> io::Result<()> {
         for (number, (config, locals)) in self.prepared.drain(..).enumerate() {
-            let shared = Arc::clone(&self.workers[number]);
+            let mut others = self.workers.clone();
+            let shared = others.swap_remove(number);
             shared.beat(shared.now());
             let thread = Builder::new().name(format!("relay-data-{number}"));
             // Made in its thread, so that its memory is near the CPU that uses it.
-            self.threads.push(thread.spawn(move || Worker::new(shared, config, locals).run())?);
+            self.threads.push(thread.spawn(move || Worker::new(shared, config, Siblings::new(others), locals).run())?);
         }
         Ok(())
     }
@@ -150,7 +147,7 @@ impl Engine {
     pub fn set_routes(&self, routes: &[LiveRoute]) {
         for worker in &self.workers {
             let table = Routes::new(routes.iter().cloned());
-            worker.lock().set_routes(table);
+            worker.set_routes(table);
         }
     }
 
@@ -243,6 +240,17 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+/// What one of several workers may have and do, where a limit is one of the whole relay.
+fn share_of(limits: &Limits, workers: usize) -> Limits {
+    let workers_u32 = u32::try_from(workers).unwrap_or(u32::MAX);
+    Limits {
+        max_flows: limits.max_flows.div_ceil(workers),
+        tentative_per_second: limits.tentative_per_second.div_ceil(workers_u32),
+        questions_per_second: limits.questions_per_second.div_ceil(workers_u32),
+        ..*limits
     }
 }
 

@@ -7,6 +7,8 @@
 //!   once a round.
 //! * Its forwarder is locked once a batch and never during a system call. Others (the admin thread; workers that look
 //!   for a flow) lock it as shortly.
+//! * Before the first route table no client is served: what arrives waits in the sockets' buffers. So a relay that starts
+//!   beside others, or in the place of one that died, loses nothing of the clients that the kernel gives it.
 //! * A fault of ours ends neither the thread nor the calls of others: it is counted, and the batch is lost.
 
 use std::io::Write;
@@ -23,9 +25,10 @@ use usher_relay_path::exchange::Exchange;
 use usher_relay_path::forwarder::{Forwarder, Outbox};
 use usher_relay_path::hop::{PathKey, RouteKey};
 use usher_relay_path::packets::{Packet, Slot};
-use usher_relay_path::routes::Endpoint;
+use usher_relay_path::routes::{Endpoint, Routes};
 
 use crate::locals::Locals;
+use crate::siblings::Siblings;
 use crate::sys::{self, Receiver, Sender};
 
 /// Most datagrams of one receive call.
@@ -36,6 +39,9 @@ const SENDS: usize = 256;
 const HOP_AREA: usize = 145 * 64;
 const TICK: f64 = 0.25;
 const LONGEST_WAIT_MS: i32 = 250;
+const WAIT_FOR_ROUTES_MS: i32 = 5;
+/// Where the listeners stand among the descriptors that a worker waits for.
+const CLIENTS_AT: usize = 2;
 const HOP_SIZE_EVERY: f64 = 1.0;
 const HEADERS_IPV4: usize = 28;
 const HEADERS_IPV6: usize = 48;
@@ -45,6 +51,7 @@ pub struct Shared {
     forwarder: Mutex<Forwarder>,
     heartbeat: AtomicU64,
     stopping: AtomicBool,
+    has_routes: AtomicBool,
     epoch: Instant,
     /// What the store has said of the clients that this worker asked for.
     answers: Mutex<Vec<Answer>>,
@@ -60,6 +67,7 @@ impl Shared {
             forwarder: Mutex::new(forwarder),
             heartbeat: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
+            has_routes: AtomicBool::new(false),
             epoch,
             answers: Mutex::default(),
         };
@@ -79,6 +87,12 @@ impl Shared {
 
     fn take_answers(&self) -> Vec<Answer> {
         std::mem::take(&mut *self.answers.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Swaps the route table.
+    pub fn set_routes(&self, routes: Routes) {
+        self.lock().set_routes(routes);
+        self.has_routes.store(true, Ordering::Release);
     }
 
     /// Monotonic seconds, never 0.
@@ -142,6 +156,7 @@ struct PublicSocket {
 pub struct Worker {
     shared: Arc<Shared>,
     config: Config,
+    siblings: Siblings,
     locals: Locals,
     clients: Vec<PublicSocket>,
     from_clients: Receiver,
@@ -157,13 +172,14 @@ pub struct Worker {
 
 impl Worker {
     /// Makes a worker around its sockets.
-    pub fn new(shared: Arc<Shared>, config: Config, locals: Locals) -> Self {
+    pub fn new(shared: Arc<Shared>, config: Config, siblings: Siblings, locals: Locals) -> Self {
         let clients = config.listeners.iter();
         Self {
             clients: clients
                 .map(|&listener| PublicSocket { listener, sender: Sender::new(SENDS, SENDS, listener.is_ipv6) })
                 .collect(),
             shared,
+            siblings,
             locals,
             from_clients: Receiver::new(BATCH),
             packets: Vec::with_capacity(BATCH),
@@ -190,8 +206,10 @@ impl Worker {
             .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
             .collect();
         while !self.shared.stopping.load(Ordering::Relaxed) {
-            let waited = sys::wait_readable(&mut fds, LONGEST_WAIT_MS);
-            let round = catch_unwind(AssertUnwindSafe(|| self.round(&fds)));
+            let serves = self.shared.has_routes.load(Ordering::Acquire);
+            let (open, wait) = if serves { (fds.len(), LONGEST_WAIT_MS) } else { (CLIENTS_AT, WAIT_FOR_ROUTES_MS) };
+            let waited = sys::wait_readable(&mut fds[..open], wait);
+            let round = catch_unwind(AssertUnwindSafe(|| self.round(&fds[..open])));
             if waited.is_err() || round.is_err() {
                 self.shared.lock().state.counters.drop(Drop::Internal);
             }
@@ -212,7 +230,7 @@ impl Worker {
         if fds[1].revents != 0 {
             self.from_transceivers(now, unix);
         }
-        for (nth, fd) in fds[2..].iter().enumerate() {
+        for (nth, fd) in fds[CLIENTS_AT..].iter().enumerate() {
             if fd.revents != 0 {
                 self.from_clients(nth, now, unix);
             }
@@ -239,6 +257,7 @@ impl Worker {
 
     /// Looks up the clients of a batch that no flow of ours has; its calls are on their way already.
     fn look_up(&mut self, now: f64, unix: f64) {
+        self.siblings.bring(&self.shared, self.outbox.unknown(), &self.packets, &self.outbox.slots, now);
         let has_news = {
             let mut forwarder = self.shared.lock();
             forwarder.look_up(now, unix, &self.packets, &mut self.outbox);

@@ -20,7 +20,6 @@ fuzz_target!(|input: &[u8]| {
 });
 
 fn check(datagram: &[u8]) {
-    let mac = HopMac::new(&KEY);
     let Ok(parsed) = hop::parse(datagram) else { return };
     let (written, covered) = write_again(&parsed);
     let (start, end) = (MAC_AT, OUTER_LENGTH);
@@ -28,11 +27,7 @@ fn check(datagram: &[u8]) {
     // The flags, which version 1 writes as 0, and the MAC are not the fuzzer's to know.
     assert_eq!(written[3..start], datagram[3..start]);
     assert_eq!(written[end..], datagram[end..]);
-    assert_eq!(hop::holds_one_record(datagram), parsed.records().count() == 1);
     is_covered(&written, &covered, usize::from(datagram[2]) << 8 | usize::from(datagram[MAC_AT]));
-    if hop::holds_one_record(&written) && written[1] & !TO_CLIENT == hop::DATA {
-        assert!(hop::is_authentic(&written, &mac));
-    }
 }
 
 /// Write the datagram with a good MAC; return it and which of its bytes the MAC covers or is.

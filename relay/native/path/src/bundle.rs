@@ -63,6 +63,13 @@ impl Bundler {
             let key = &routes.get(datagram.route).key;
             let first = slots.get_mut(grams[datagram.first as usize].slot).outer();
             hop::write_outer(first, hop::DATA, 1, key, stamp.key_id, stamp.time_ms, 0);
+            if datagram.first == datagram.last {
+                let gram = &grams[datagram.first as usize];
+                let slot = slots.get_mut(gram.slot);
+                let mac = stamp.mac.of(slot.with_outer(MAC_PAYLOAD_LENGTH.min(gram.length as usize)));
+                slot.outer()[OUTER_LENGTH - hop::MAC_LENGTH..].copy_from_slice(&mac);
+                continue;
+            }
             let mut mac = stamp.mac.begin();
             mac.write(first);
             for gram in self.records(datagram, grams) {

@@ -205,11 +205,7 @@ impl FlowMap {
         if !self.vacate(known, route, now, live, counters) {
             return;
         }
-        let mut siblings = 0;
-        let oldest = self.by_ufrag.iter(&self.slots, &(State::Probation, *ufrag)).inspect(|_| siblings += 1).last();
-        if let Some(oldest) = oldest.filter(|_| siblings >= self.probation_per_ufrag) {
-            self.remove(oldest, FlowEvent::EvictedProbation, counters);
-        }
+        self.make_room_for_sibling((State::Probation, *ufrag), counters);
         let mut flow = Flow::new(*key, route, local, State::Probation, now + PROBATION);
         flow.ufrag = *ufrag;
         flow.verified_at = now;
@@ -268,6 +264,31 @@ impl FlowMap {
         flow.alive_at = now;
         self.add(flow, now, live, counters);
         true
+    }
+
+    /// Takes over what another worker of this relay knows of a client whose packets come here now.
+    ///
+    /// It is a copy: answers on their way still find the flow where it was, and there it expires by itself.
+    pub fn adopt(&mut self, known: &Flow, now: f64, live: &impl Fn(&RouteKey) -> bool, counters: &mut Counters) {
+        if known.ended() || self.find(&known.key).is_some() {
+            return;
+        }
+        if known.has_ufrag() {
+            self.make_room_for_sibling((known.state, known.ufrag), counters);
+        }
+        let ordered_at = if known.on_probation() { known.ordered_at } else { now };
+        let mut flow = Flow::new(known.key, known.route, known.local, known.state, ordered_at);
+        flow.ufrag = known.ufrag;
+        flow.verified_at = known.verified_at;
+        flow.alive_at = known.alive_at;
+        flow.limit_full_at = known.limit_full_at;
+        // Packets are no sign of life.
+        let last_life = self.last_life.max(known.heard_at());
+        self.add(flow, now, live, counters);
+        self.last_life = last_life;
+        if let (Some(id), Some(ssrc)) = (self.find(&known.key), known.ssrc) {
+            self.learn_ssrc(id, ssrc);
+        }
     }
 
     /// Takes note that the transceiver of `route` does not know the client at `key`, or not any more.
@@ -342,7 +363,7 @@ impl FlowMap {
         self.slots[id].state = State::Confirmed;
         self.slots[id].ordered_at = now;
         if self.slots[id].has_ufrag() {
-            self.evict_surplus((State::Confirmed, self.slots[id].ufrag), counters);
+            self.make_room_for_sibling((State::Confirmed, self.slots[id].ufrag), counters);
         }
         self.join_line(id);
         counters.event(FlowEvent::Confirmed);
@@ -357,18 +378,25 @@ impl FlowMap {
         }
     }
 
-    /// Makes room for one more confirmed flow of a ufrag.
-    fn evict_surplus(&mut self, ufrag: (State, Ufrag), counters: &mut Counters) {
-        let (mut siblings, mut silent, mut heard_at) = (0, None, f64::INFINITY);
-        for id in self.by_ufrag.iter(&self.slots, &ufrag) {
+    /// Makes room for one more flow of a ufrag in a state: of those on probation the oldest goes, of the confirmed ones
+    /// the one that was silent longest.
+    fn make_room_for_sibling(&mut self, of: (State, Ufrag), counters: &mut Counters) {
+        let (mut siblings, mut oldest, mut silent, mut heard_at) = (0, None, None, f64::INFINITY);
+        // They come latest first; of equals the oldest goes.
+        for id in self.by_ufrag.iter(&self.slots, &of) {
             siblings += 1;
-            // They come latest first; of equals the oldest goes.
+            oldest = Some(id);
             if self.slots[id].heard_at() <= heard_at {
                 (silent, heard_at) = (Some(id), self.slots[id].heard_at());
             }
         }
-        if let Some(silent) = silent.filter(|_| siblings >= CONFIRMED_PER_UFRAG) {
-            self.remove(silent, FlowEvent::EvictedSurplus, counters);
+        let (limit, surplus, event) = if of.0 == State::Probation {
+            (self.probation_per_ufrag, oldest, FlowEvent::EvictedProbation)
+        } else {
+            (CONFIRMED_PER_UFRAG, silent, FlowEvent::EvictedSurplus)
+        };
+        if let Some(surplus) = surplus.filter(|_| siblings >= limit) {
+            self.remove(surplus, event, counters);
         }
     }
 

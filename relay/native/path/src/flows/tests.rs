@@ -576,3 +576,78 @@ fn the_rate_limit_of_a_flow_is_the_callers_to_note() {
     rig.verified(CLIENT, A, 0);
     assert_eq!(rig.flow(CLIENT).unwrap().limit_full_at.to_bits(), 1_000.5_f64.to_bits());
 }
+
+// 5. Flows that another worker knows.
+
+impl Rig {
+    /// Lets this worker take over what `other` knows of a client.
+    fn adopt(&mut self, other: &Rig, key: PathKey) {
+        let live = |route: &RouteKey| self.live.contains(route);
+        self.flows.adopt(other.flow(key).unwrap(), self.now, &live, &mut self.counters);
+        check(&self.flows);
+    }
+}
+
+#[test]
+fn an_adopted_flow_is_as_alive_as_it_was() {
+    let (mut here, mut there) = (Rig::new(100), Rig::new(100));
+    there.verified_at(CLIENT, A, 0, 7);
+    there.alive(CLIENT, A);
+    there.learn(CLIENT, 9);
+    there.advance(3.0);
+    here.now = there.now;
+    here.adopt(&there, CLIENT);
+    let (copy, flow) = (here.flow(CLIENT).unwrap(), there.flow(CLIENT).unwrap());
+    assert_eq!((copy.route, copy.state(), copy.local), (A, State::Confirmed, 7));
+    assert_eq!((copy.verified_at(), copy.alive_at()), (flow.verified_at(), flow.alive_at()));
+    assert_eq!(here.candidates(9, 1), [CLIENT]);
+    assert!(here.flows.last_life() <= flow.heard_at(), "to be copied is no sign of life");
+    here.advance(IDLE_EXPIRY);
+    assert_eq!(here.route_of(CLIENT), None);
+}
+
+#[test]
+fn an_adopted_flow_stays_on_probation_for_the_rest_of_it() {
+    let (mut here, mut there) = (Rig::new(100), Rig::new(100));
+    there.verified(CLIENT, A, 0);
+    there.advance(PROBATION - 1.0);
+    here.now = there.now;
+    here.adopt(&there, CLIENT);
+    assert!(here.flow(CLIENT).unwrap().on_probation());
+    here.advance(1.0);
+    assert_eq!((here.route_of(CLIENT), here.happened(FlowEvent::ProbationOver)), (None, 1));
+}
+
+#[test]
+fn what_this_worker_knows_itself_and_what_has_ended_is_not_adopted() {
+    let (mut here, mut there) = (Rig::new(100), Rig::new(100));
+    there.connect(CLIENT, A, 0);
+    here.connect(CLIENT, B, 1);
+    here.adopt(&there, CLIENT);
+    assert_eq!(here.route_of(CLIENT), Some(B));
+    there.connect(client(2), A, 0);
+    there.unknown(client(2), A);
+    here.adopt(&there, client(2));
+    assert_eq!(here.route_of(client(2)), None);
+}
+
+#[test]
+fn adopted_flows_keep_the_bounds_of_the_table_and_of_their_ufrag() {
+    let (mut here, mut there) = (Rig::new(100), Rig::new(100));
+    for port in 0..40 {
+        there.now += 0.01;
+        there.connect(client(port), A, u32::from(port) % 2);
+    }
+    here.now = there.now;
+    for port in (0..40).filter(|&port| there.route_of(client(port)).is_some()) {
+        here.adopt(&there, client(port));
+    }
+    here.connect(client(100), A, 0);
+    assert_eq!((here.flows.len(), here.happened(FlowEvent::EvictedSurplus)), (2 * CONFIRMED_PER_UFRAG, 1));
+    let mut full = Rig::new(4);
+    full.now = there.now;
+    for port in 30..40 {
+        full.adopt(&there, client(port));
+    }
+    assert_eq!((full.flows.len(), full.happened(FlowEvent::Refused)), (4, 6));
+}

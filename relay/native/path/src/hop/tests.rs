@@ -184,7 +184,6 @@ proptest! {
         }
         prop_assert!(parsed.verify(&HopMac::new(&KEY)));
         prop_assert!(!parsed.verify(&HopMac::new(&[8; 16])));
-        prop_assert_eq!(holds_one_record(&datagram), records.len() == 1);
     }
 
     #[test]
@@ -202,33 +201,13 @@ proptest! {
     }
 
     #[test]
-    fn the_quick_check_of_one_data_record_agrees_with_the_whole_one(
-        record in any_records(),
-        at in any::<proptest::sample::Index>(),
-        bit in 0..16_u32,
-    ) {
-        let mut datagram = encode(TO_CLIENT | DATA, &record[..1], &KEY);
-        // In half of the cases nothing is changed.
-        if bit < 8 {
-            let at = at.index(datagram.len());
-            datagram[at] ^= 1_u8 << bit;
-        }
-        if let Ok(parsed) = parse(&datagram) {
-            let mac = HopMac::new(&KEY);
-            if parsed.kind() & !TO_CLIENT == DATA && holds_one_record(&datagram) {
-                prop_assert_eq!(is_authentic(&datagram, &mac), parsed.verify(&mac));
-            }
-        }
-    }
-
-    #[test]
     fn no_input_makes_it_panic(datagram in proptest::collection::vec(any::<u8>(), 0..200), head in any::<bool>()) {
         let mut datagram = datagram;
         if head && datagram.len() > 6 {
             datagram[..6].copy_from_slice(&[VERSION, DATA, 0, 0, 0, 1]);
         }
         let mac = HopMac::new(&KEY);
-        let _ = (is_authentic(&datagram, &mac), holds_one_record(&datagram), peek_route(&datagram));
+        let _ = peek_route(&datagram);
         if let Ok(parsed) = parse(&datagram) {
             let end = parsed.records().last().map(|record| record.offset + record.payload.len());
             prop_assert_eq!(end, Some(datagram.len()));

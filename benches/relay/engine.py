@@ -1,0 +1,67 @@
+"""An engine of the relay in a process of its own, without admin HTTP and files, for benches/relay/run.py.
+
+python benches/relay/engine.py native|python BUNDLE(0|1) MOST-FLOWS TRANSCEIVER-IP PORT...: says its port, then its
+counts for each line of stdin, and ends with it.
+"""
+
+import base64
+import json
+import sys
+from typing import Literal
+
+from usher_core.keys import parse_key_file
+from usher_core.logs import configure
+from usher_core.routes import parse_route_file
+from usher_relay.counters import Traffic
+from usher_relay.engine.interface import EngineConfig
+from usher_relay.engine.select import select_engine
+from usher_relay.listeners import parse_listener
+from usher_relay.main import SWITCH_INTERVAL
+from usher_relay.state import Limits
+
+FIRST_POD = 17
+BUFFER = 4 << 20
+ENGINES: dict[str, Literal["native", "python"]] = {"native": "native", "python": "python"}
+
+
+def text(first: int, length: int) -> str:
+    """Return a key as wire.h has it."""
+    return base64.b64encode(bytes(range(first, first + length))).decode()
+
+
+def main() -> None:
+    name, bundle, most_flows, host, *ports = sys.argv[1:]
+    configure("console", "warning")
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    ice = {"letter": "u", "clusters": [1], "ufrag_key": text(1, 16), "password_key": text(2, 32)}
+    keys = parse_key_file(json.dumps({"version": 1, "ice": [ice], "hop": [{"id": 1, "key": text(0, 16)}]}))
+    pods = [{"cluster": 1, "pod": FIRST_POD + nth, "udp": f"{host}:{port}"} for nth, port in enumerate(ports)]
+    config = EngineConfig(
+        listeners=(parse_listener("1=0.0.0.0:0"),),
+        upstream="0.0.0.0",
+        limits=Limits(max_flows=int(most_flows)),
+        hop_mtu=0,
+        receive_buffer=BUFFER,
+        send_buffer=BUFFER,
+        workers=1,
+        bundle=bundle == "1",
+    )
+    engine = select_engine(ENGINES[name], config, keys)
+    engine.set_routes(parse_route_file(json.dumps({"version": 1, "transceivers": pods})))
+    engine.start()
+    try:
+        print(json.dumps({"port": int(engine.listening[1].rpartition(":")[2])}), flush=True)
+        for _ in sys.stdin:
+            counters = engine.snapshot().counters
+            drops = {str(reason): count for reason, count in counters.drops.items() if count}
+            print(json.dumps({"up": of(counters.uplink), "down": of(counters.downlink), "drops": drops}), flush=True)
+    finally:
+        engine.stop()
+
+
+def of(traffic: Traffic) -> list[int]:
+    return [traffic.batches, traffic.received, traffic.forwarded]
+
+
+if __name__ == "__main__":
+    main()
