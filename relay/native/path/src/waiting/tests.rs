@@ -101,7 +101,7 @@ fn nothing_grows_after_the_start_whoever_asks() {
     let mut world = World::new(100);
     let memory = |waiting: &Waiting| {
         let store = waiting.store.free.capacity();
-        (waiting.ring.capacity(), waiting.places.capacity(), waiting.by_address.capacity(), store)
+        (waiting.ring.capacity(), waiting.places.allocation_size(), waiting.by_address.allocation_size(), store)
     };
     let before = memory(&world.waiting);
     let mut asked = 0;
