@@ -16,8 +16,9 @@ use usher_relay_path::routes::{LiveRoute, Routes};
 use usher_relay_path::state::Limits;
 
 use crate::locals::Locals;
+use crate::shared::{Answer, Shared};
 use crate::siblings::Siblings;
-use crate::worker::{Answer, Config, Listener, Shared, Worker};
+use crate::worker::{Config, Listener, Worker};
 
 /// The sockets of one worker.
 pub struct Sockets {

@@ -15,19 +15,19 @@ use std::io::Write;
 use std::os::fd::RawFd;
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use usher_relay_path::counters::Drop;
 use usher_relay_path::downlink::ClientSend;
 use usher_relay_path::exchange::Exchange;
-use usher_relay_path::forwarder::{Forwarder, Outbox};
-use usher_relay_path::hop::{PathKey, RouteKey};
+use usher_relay_path::forwarder::Outbox;
+use usher_relay_path::hop::PathKey;
 use usher_relay_path::packets::{Packet, Slot};
-use usher_relay_path::routes::{Endpoint, Routes};
+use usher_relay_path::routes::Endpoint;
 
 use crate::locals::Locals;
+use crate::shared::Shared;
 use crate::siblings::Siblings;
 use crate::sys::{self, Receiver, Sender};
 
@@ -45,76 +45,6 @@ const CLIENTS_AT: usize = 2;
 const HOP_SIZE_EVERY: f64 = 1.0;
 const HEADERS_IPV4: usize = 28;
 const HEADERS_IPV6: usize = 48;
-
-/// What others may look at while a worker runs.
-pub struct Shared {
-    forwarder: Mutex<Forwarder>,
-    heartbeat: AtomicU64,
-    stopping: AtomicBool,
-    has_routes: AtomicBool,
-    epoch: Instant,
-    /// What the store has said of the clients that this worker asked for.
-    answers: Mutex<Vec<Answer>>,
-}
-
-/// Whose a client path is; None where the store does not know.
-pub type Answer = (PathKey, Option<RouteKey>);
-
-impl Shared {
-    /// Makes it; `epoch` is the zero of all monotonic times.
-    pub fn new(forwarder: Forwarder, epoch: Instant) -> Self {
-        let shared = Self {
-            forwarder: Mutex::new(forwarder),
-            heartbeat: AtomicU64::new(0),
-            stopping: AtomicBool::new(false),
-            has_routes: AtomicBool::new(false),
-            epoch,
-            answers: Mutex::default(),
-        };
-        shared.beat(shared.now());
-        shared
-    }
-
-    /// The forwarder, locked. A thread that panicked left counters and flows as they were.
-    pub fn lock(&self) -> MutexGuard<'_, Forwarder> {
-        self.forwarder.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Hands over what the store has said; the worker is to be woken then.
-    pub fn answer(&self, answers: &[Answer]) {
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(answers);
-    }
-
-    fn take_answers(&self) -> Vec<Answer> {
-        std::mem::take(&mut *self.answers.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Swaps the route table.
-    pub fn set_routes(&self, routes: Routes) {
-        self.lock().set_routes(routes);
-        self.has_routes.store(true, Ordering::Release);
-    }
-
-    /// Monotonic seconds, never 0.
-    pub fn now(&self) -> f64 {
-        1.0 + self.epoch.elapsed().as_secs_f64()
-    }
-
-    /// Seconds since the worker last began a round.
-    pub fn heartbeat_age(&self) -> f64 {
-        self.now() - f64::from_bits(self.heartbeat.load(Ordering::Relaxed))
-    }
-
-    /// Tells the worker to end with its next round.
-    pub fn stop(&self) {
-        self.stopping.store(true, Ordering::Relaxed);
-    }
-
-    /// Notes that a round begins.
-    pub fn beat(&self, now: f64) {
-        self.heartbeat.store(now.to_bits(), Ordering::Relaxed);
-    }
-}
 
 /// A public listener's socket of this worker.
 #[derive(Clone, Copy)]
@@ -205,8 +135,8 @@ impl Worker {
             .chain(self.config.listeners.iter().map(|listener| listener.fd))
             .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
             .collect();
-        while !self.shared.stopping.load(Ordering::Relaxed) {
-            let serves = self.shared.has_routes.load(Ordering::Acquire);
+        while !self.shared.is_stopping() {
+            let serves = self.shared.has_routes();
             let (open, wait) = if serves { (fds.len(), LONGEST_WAIT_MS) } else { (CLIENTS_AT, WAIT_FOR_ROUTES_MS) };
             let waited = sys::wait_readable(&mut fds[..open], wait);
             let round = catch_unwind(AssertUnwindSafe(|| self.round(&fds[..open])));
