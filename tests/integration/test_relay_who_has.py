@@ -93,13 +93,6 @@ class Owner:
         return hop.encode(outer, (Record(path, payload, flags),), HOP_KEY)
 
 
-@pytest.fixture
-def net() -> Iterator[Network]:
-    network = Network()
-    yield network
-    network.close()
-
-
 @pytest.fixture(params=BOTH_ENGINES)
 def run(request: pytest.FixtureRequest) -> Run:
     make: MakeEngine = request.param
