@@ -19,6 +19,8 @@ REQUEST_ID_LIFE_S = 60
 DEFAULT_PAGE = 20
 MAX_PAGE = 100
 """Sessions of one answer of `GET /sessions`."""
+RELAY_IDLE_S = 10.0
+"""Seconds without life of any flow after which a relay carries no calls: it remembers flows for longer."""
 
 SessionIdText = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$", description="64 random bits in hex")]
 IceUfrag = Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]{4,256}$")]

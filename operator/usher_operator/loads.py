@@ -11,7 +11,7 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from usher_core.errors import UsherError
-from usher_core.internal_api import BASE_PATH, HeldKeys, Load
+from usher_core.internal_api import BASE_PATH, RELAY_IDLE_S, HeldKeys, Load
 from usher_operator.seen import PodSeen
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -19,8 +19,6 @@ AnswerT = TypeVar("AnswerT")
 
 REQUEST_S = 2.0
 MAX_ANSWER = 1024 * 1024
-RELAY_IDLE_S = 10.0
-"""Seconds without life of any flow after which a relay is idle: by the same rule it ends by itself after SIGTERM."""
 MAX_AT_ONCE = 64
 """Requests at a time, over all pools."""
 

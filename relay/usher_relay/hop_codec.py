@@ -57,14 +57,9 @@ def route_of(route: bytes) -> Route:
     return Route(*_ROUTE.unpack(route))
 
 
-def data_prefix(route: bytes) -> bytes:
-    """Return the first 11 bytes of every DATA datagram to `route`: version, type, flags, hops left, route."""
-    return bytes((VERSION, HopType.DATA, 0, _HOPS_LEFT)) + route
-
-
-def question_prefix(route: bytes) -> bytes:
-    """Return the first 11 bytes of every WHO-HAS datagram to `route`."""
-    return bytes((VERSION, HopType.WHO_HAS, 0, _HOPS_LEFT)) + route
+def hop_prefix(kind: HopType, route: bytes) -> bytes:
+    """Return the first 11 bytes of every datagram of a kind to `route`: version, type, flags, hops left, route."""
+    return bytes((VERSION, kind, 0, _HOPS_LEFT)) + route
 
 
 class Stamp(NamedTuple):
@@ -87,7 +82,7 @@ def encode_data(prefix: bytes, stamp: Stamp, record: bytes, payload: bytes) -> b
     """Return a DATA datagram with one record.
 
     Args:
-        prefix: `data_prefix` of the route.
+        prefix: `hop_prefix` of DATA and the route.
         stamp: of this batch.
         record: the 23 bytes of the record header that follow its length.
         payload: at most 65,535 bytes.
@@ -100,7 +95,7 @@ def encode_data(prefix: bytes, stamp: Stamp, record: bytes, payload: bytes) -> b
 def encode_question(route: bytes, stamp: Stamp, path_key: bytes, ssrc: bytes) -> bytes:
     """Return WHO-HAS for a client's SSRC (4 bytes), or for its address where that is zero."""
     # Its MAC covers the whole payload, which is no more than is covered of DATA.
-    return encode_data(question_prefix(route), stamp, record_header(path_key, 0), ssrc)
+    return encode_data(hop_prefix(HopType.WHO_HAS, route), stamp, record_header(path_key, 0), ssrc)
 
 
 def record_header(path_key: bytes, flags: int, split_id: int = 0) -> bytes:

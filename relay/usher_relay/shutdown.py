@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from usher_core.internal_api import RELAY_IDLE_S
+
 UNREADY_BEFORE_END = 10.0
 EXIT_BEFORE_END = 1.0
-IDLE_BEFORE_EXIT = 10.0
 
 
 class Phase(StrEnum):
@@ -49,6 +50,6 @@ class Shutdown:
         elapsed = now - self._signalled_at
         if self._signals > 1 or self._grace == 0 or elapsed >= self._grace - EXIT_BEFORE_END:
             return Phase.OVER
-        if min(idle, elapsed) >= IDLE_BEFORE_EXIT:
+        if min(idle, elapsed) >= RELAY_IDLE_S:
             return Phase.OVER
         return Phase.LEAVING if elapsed >= self._grace - UNREADY_BEFORE_END else Phase.ENDING

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from usher_core.errors import LocalError
-from usher_core.hop import OVERHEAD
+from usher_core.hop import OVERHEAD, HopType
 from usher_core.keys import HeldKey, HopKey, IceKeyRing, KeyFile, held_keys, index_by_id, newest_active
 from usher_relay.counters import Counters, Drop
 from usher_relay.exchange import Exchange
 from usher_relay.flows import PROBATION_PER_UFRAG, FlowMap
-from usher_relay.hop_codec import Stamp, data_prefix, make_stamp
+from usher_relay.hop_codec import Stamp, hop_prefix, make_stamp
 from usher_relay.limits import AddressLimit, Buckets, Rate
 from usher_relay.waiting import Waiting
 
@@ -61,7 +61,7 @@ class LiveRoute:
 
     def __post_init__(self) -> None:
         """Build what the hot path needs."""
-        self.prefix = data_prefix(self.route)
+        self.prefix = hop_prefix(HopType.DATA, self.route)
         self.set_hop_size(self.hop_size)
 
     def set_hop_size(self, size: int) -> None:

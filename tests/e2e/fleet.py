@@ -225,10 +225,13 @@ class Fleet:
         proxy = f"/api/v1/namespaces/{self.namespace.name}/pods/{pod['metadata']['name']}:{port}/proxy"
         return kubectl("get", "--raw", f"{proxy}/{name}")
 
+    def lease_holder(self) -> str:
+        """Who holds the operators' Lease: the name of its pod, and what tells one process of it from the next."""
+        return self.namespace.get("lease/usher-operator")["spec"].get("holderIdentity") or ""
+
     def leader(self) -> str | None:
         """Name of the operator pod that holds the Lease; None: nobody does."""
-        lease = self.namespace.get("lease/usher-operator")["spec"]
-        name = (lease.get("holderIdentity") or "").partition("_")[0]
+        name = self.lease_holder().partition("_")[0]
         return name if name in {pod["metadata"]["name"] for pod in self.pods(OPERATOR_PODS)} else None
 
     # ---- faults

@@ -16,18 +16,6 @@ from usher_relay.state import Limits
 
 
 @pytest.fixture
-def net() -> Iterator[Network]:
-    network = Network()
-    yield network
-    network.close()
-
-
-@pytest.fixture
-def pod(net: Network) -> FakeTransceiver:
-    return net.pod(POD_A)
-
-
-@pytest.fixture
 def relay(pod: FakeTransceiver) -> Iterator[RunningEngine]:
     with RunningEngine("1=127.0.0.1:0", limits=Limits(max_flows=200)) as running:
         running.set_routes(pod)

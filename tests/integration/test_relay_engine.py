@@ -3,7 +3,7 @@
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TypeAlias
 
 import pytest
@@ -21,18 +21,6 @@ from usher_relay.listeners import parse_listener
 from usher_relay.state import Limits
 
 Run: TypeAlias = Callable[..., RunningEngine]
-
-
-@pytest.fixture
-def net() -> Iterator[Network]:
-    network = Network()
-    yield network
-    network.close()
-
-
-@pytest.fixture
-def pod(net: Network) -> FakeTransceiver:
-    return net.pod(POD_A)
 
 
 @pytest.fixture(params=BOTH_ENGINES)

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,13 +21,6 @@ from tests.relay_network import (
     write_routes,
 )
 from tests.relay_rig import DTLS, HOP_KEY, POD_A, POD_B, key_text, rtp, session
-
-
-@pytest.fixture
-def net() -> Iterator[Network]:
-    network = Network()
-    yield network
-    network.close()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import errno
 import socket
-from collections.abc import Iterator
 
 import pytest
 import structlog
@@ -12,18 +11,6 @@ from tests.relay_rig import POD_A, session
 from usher_relay.counters import Drop
 from usher_relay.engine.python_engine import PythonEngine
 from usher_relay.engine.sockets import drop_reason
-
-
-@pytest.fixture
-def net() -> Iterator[Network]:
-    network = Network()
-    yield network
-    network.close()
-
-
-@pytest.fixture
-def pod(net: Network) -> FakeTransceiver:
-    return net.pod(POD_A)
 
 
 def python_engine(relay: RunningEngine) -> PythonEngine:

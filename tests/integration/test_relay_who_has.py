@@ -29,13 +29,6 @@ LONGEST_GAP = 10
 """In frames: 200 ms (docs/wire.md section 6)."""
 
 
-@pytest.fixture
-def net() -> Iterator[Network]:
-    network = Network()
-    yield network
-    network.close()
-
-
 @pytest.fixture(params=BOTH_ENGINES)
 def run(request: pytest.FixtureRequest) -> Run:
     make: MakeEngine = request.param

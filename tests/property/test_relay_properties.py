@@ -35,9 +35,9 @@ from usher_relay.flows import (
     QUIET_AFTER,
 )
 from usher_relay.hop_codec import (
-    data_prefix,
     encode_data,
     holds_one_record,
+    hop_prefix,
     is_authentic,
     make_stamp,
     route_bytes,
@@ -74,7 +74,7 @@ def test_the_fast_writer_makes_the_bytes_of_the_reference(
     reference = hop.encode(outer, (Record(path, payload, flags, split_id),), key)
     stamp = make_stamp(key_id, key, time_ms)
     record = header(key_of(path), flags, split_id)
-    assert encode_data(data_prefix(route_bytes(route)), stamp, record, payload) == reference
+    assert encode_data(hop_prefix(HopType.DATA, route_bytes(route)), stamp, record, payload) == reference
 
 
 @given(st.lists(st.one_of(st.binary(min_size=12, max_size=1_400), st.just(DTLS)), min_size=1, max_size=8))

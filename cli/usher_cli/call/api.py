@@ -26,9 +26,9 @@ HANG_UP_LIMIT_S = 2.0
 ICE_GUESS = "does the advertised address lead to the relay's UDP port?"
 DTLS_GUESS = "larger packets may get lost on the way"
 MAX_ANSWER = 128 * 1024
+"""Bytes of a body. An SDP answer has some KiB."""
 MAX_SAID = 300
 """Characters of a server's own words that are shown."""
-"""Bytes of a body. An SDP answer has some KiB."""
 
 
 class CallError(RemoteError):

@@ -11,19 +11,17 @@ import time
 from contextlib import ExitStack
 from dataclasses import replace
 
-import structlog
 import usher_relay_native as native
 
-from usher_core.ids import ClientPath, join_host_port, pack_address, split_host_port, unpack_address
+from usher_core.ids import join_host_port, pack_address, split_host_port, unpack_address
 from usher_core.keys import KeyFile
 from usher_core.routes import RouteTable
 from usher_relay.counters import Counters, Drop, FlowEvent, Traffic
 from usher_relay.engine.interface import EngineConfig, FlowView, RouteView, Snapshot, SocketStatus
 from usher_relay.engine.sockets import ListenSocket, UpstreamSocket, status
+from usher_relay.engine.views import flow_view
 from usher_relay.hop_codec import route_bytes, route_of
 from usher_relay.state import RelayKeys
-
-log = structlog.get_logger()
 
 
 class NativeEngine:
@@ -68,19 +66,11 @@ class NativeEngine:
 
     def set_routes(self, table: RouteTable) -> None:
         """See `interface.Engine`."""
-        upstream = self._workers[0].upstream
-        routes: list[native.Route] = []
-        sizes: dict[str, int] = {}
-        for route, transceiver in table.items():
-            host, port = transceiver.address
-            if upstream.endpoint(host, port) is None:
-                continue
-            if host not in sizes:
-                sizes[host] = upstream.hop_size(host)
-            routes.append((route_bytes(route), pack_address(host), port, sizes[host]))
-        self._unreachable = len(table) - len(routes)
-        upstream.warn_of_unreachable(self._unreachable)
-        self._engine.set_routes(routes)
+        reachable = self._workers[0].upstream.reachable(table)
+        self._unreachable = len(table) - len(reachable)
+        self._engine.set_routes(
+            [(route_bytes(route), pack_address(address[0]), address[1], size) for route, address, size in reachable]
+        )
 
     def set_keys(self, file: KeyFile) -> None:
         """See `interface.Engine`."""
@@ -112,7 +102,10 @@ class NativeEngine:
 
     def flows(self, limit: int) -> list[FlowView]:
         """See `interface.Engine`."""
-        return list(map(_flow_view, self._engine.flows(limit)))
+        return [
+            flow_view(key, route, state, verified_age, alive_age, ssrc or b"")
+            for key, route, state, verified_age, alive_age, ssrc in self._engine.flows(limit)
+        ]
 
     def routes(self, limit: int) -> list[RouteView]:
         """See `interface.Engine`."""
@@ -206,17 +199,3 @@ def counters_of(seen: native.Counters) -> Counters:
 
 def _port(sock: ListenSocket) -> int:
     return split_host_port(sock.address)[1]
-
-
-def _flow_view(flow: native.Flow) -> FlowView:
-    key, route, state, verified_age, alive_age, ssrc = flow
-    path = ClientPath(key[4:], int.from_bytes(key[2:4]), int.from_bytes(key[:2]))
-    return FlowView(
-        client=join_host_port(path.host, path.port),
-        listener=path.listener,
-        route=str(route_of(route)),
-        state=state,
-        verified_age=None if verified_age is None else round(verified_age, 3),
-        alive_age=None if alive_age is None else round(alive_age, 3),
-        ssrc=(ssrc or b"").hex(),
-    )

@@ -22,13 +22,14 @@ from typing import TypeVar
 
 import structlog
 
-from usher_core.ids import ClientPath, join_host_port
+from usher_core.ids import join_host_port
 from usher_core.keys import KeyFile
 from usher_core.routes import RouteTable
 from usher_relay.counters import Drop
 from usher_relay.engine.interface import EngineConfig, FlowView, RouteView, Snapshot, SocketStatus
 from usher_relay.engine.python_door import Answers, Mappings, PythonDoor
 from usher_relay.engine.sockets import ListenSocket, UpstreamSocket, drop_reason, status
+from usher_relay.engine.views import flow_view
 from usher_relay.flow import Flow
 from usher_relay.forwarder import Forwarder
 from usher_relay.hop_codec import route_bytes, route_of
@@ -102,17 +103,8 @@ class PythonEngine:
 
     def set_routes(self, table: RouteTable) -> None:
         """See `interface.Engine`."""
-        routes: list[LiveRoute] = []
-        sizes: dict[str, int] = {}
-        for route, transceiver in table.items():
-            host, port = transceiver.address
-            endpoint = self._upstream.endpoint(host, port)
-            if endpoint is None:
-                continue
-            if host not in sizes:
-                sizes[host] = self._upstream.hop_size(host)
-            routes.append(LiveRoute(route_bytes(route), endpoint, sizes[host]))
-        self._upstream.warn_of_unreachable(len(table) - len(routes))
+        reachable = self._upstream.reachable(table)
+        routes = [LiveRoute(route_bytes(route), address, size) for route, address, size in reachable]
 
         def swap() -> None:
             self._forwarder.set_routes(routes)
@@ -265,22 +257,14 @@ class PythonEngine:
         return [self._view_flow(flow, now) for flow in self._forwarder.state.flows.first(limit)]
 
     def _view_flow(self, flow: Flow, now: float) -> FlowView:
-        path = ClientPath(flow.address, int.from_bytes(flow.key[2:4]), int.from_bytes(flow.key[:2]))
         if flow.ended:
             state = "ended"
         elif flow.probation_until:
             state = "probation"
         else:
             state = "quiet" if self._forwarder.state.flows.is_quiet(flow, now) else "live"
-        return FlowView(
-            client=join_host_port(path.host, path.port),
-            listener=path.listener,
-            route=str(route_of(flow.route)),
-            state=state,
-            verified_age=_age(now, flow.verified_at),
-            alive_age=_age(now, flow.alive_at),
-            ssrc=flow.ssrc.hex(),
-        )
+        ages = (_age(now, flow.verified_at), _age(now, flow.alive_at))
+        return flow_view(flow.key, flow.route, state, *ages, flow.ssrc)
 
     def _view_routes(self, limit: int) -> list[RouteView]:
         routes = list(self._forwarder.state.routes.values())[:limit]
@@ -322,4 +306,4 @@ class PythonEngine:
 
 
 def _age(now: float, then: float) -> float | None:
-    return None if then == float("-inf") else round(now - then, 3)
+    return None if then == float("-inf") else now - then

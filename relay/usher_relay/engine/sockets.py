@@ -17,7 +17,8 @@ from typing import TypeAlias
 import structlog
 
 from usher_core.errors import LocalError
-from usher_core.ids import V4_MAPPED_PREFIX, join_host_port
+from usher_core.ids import V4_MAPPED_PREFIX, Route, join_host_port
+from usher_core.routes import RouteTable
 from usher_relay.counters import Drop
 from usher_relay.engine.interface import SocketStatus
 from usher_relay.listeners import Listener
@@ -186,12 +187,24 @@ class UpstreamSocket:
         address = socket.inet_pton(socket.AF_INET6, host if is_ipv6 else f"::ffff:{host}")
         return socket.inet_ntop(socket.AF_INET6, address), port, 0, 0
 
-    def warn_of_unreachable(self, count: int) -> None:
-        """Say how many transceivers this socket cannot reach, if any."""
-        if count:
+    def reachable(self, table: RouteTable) -> list[tuple[Route, Endpoint, int]]:
+        """Return each route of a table with its address and hop size; say how many have no address for us, if any."""
+        sizes: dict[str, int] = {}
+        found: list[tuple[Route, Endpoint, int]] = []
+        for route, transceiver in table.items():
+            host, port = transceiver.address
+            endpoint = self.endpoint(host, port)
+            if endpoint is not None:
+                if host not in sizes:
+                    sizes[host] = self.hop_size(host)
+                found.append((route, endpoint, sizes[host]))
+        if len(found) < len(table):
             log.warning(
-                "some transceivers have IPv6 addresses, which this relay cannot reach", count=count, fix="--upstream ::"
+                "some transceivers have IPv6 addresses, which this relay cannot reach",
+                count=len(table) - len(found),
+                fix="--upstream ::",
             )
+        return found
 
     def hop_size(self, host: str) -> int:
         """Return the most UDP payload that one packet to `host` carries: as the kernel knows, or as set."""

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use usher_relay_path::flows::Flow;
-use usher_relay_path::hop::RouteKey;
+use usher_relay_path::hop::{RouteKey, client_address};
 use usher_relay_path::packets::{Packet, Slots};
 use usher_relay_path::rtp;
 
@@ -38,8 +38,7 @@ impl Siblings {
                 if let Some(id) = flows.find(&packet.path) {
                     self.found.push(flows.get(id).clone());
                 } else if let Some(ssrc) = rtp::peek_ssrc(slots.get(number).payload(packet.length)) {
-                    let address = packet.path.last_chunk().expect("a path ends with 16 bytes of address");
-                    let candidates = flows.candidates(ssrc, address);
+                    let candidates = flows.candidates(ssrc, &client_address(&packet.path));
                     self.found.extend(candidates.as_slice().iter().map(|&id| flows.get(id).clone()));
                 }
             }

@@ -9,11 +9,10 @@ use std::mem::{size_of, zeroed};
 use std::os::fd::RawFd;
 use std::ptr;
 
-use usher_relay_path::routes::Endpoint;
+use usher_relay_path::routes::{Endpoint, mapped};
 
 /// Bytes of control messages per datagram: one `IP_PKTINFO` or `IPV6_PKTINFO` with its header, aligned.
 const CONTROL: usize = 64;
-const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF];
 
 /// A local address that a datagram came to, or leaves from.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -334,13 +333,6 @@ pub fn online_cpus() -> usize {
     // SAFETY: it takes a number and returns one.
     let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
     usize::try_from(count).unwrap_or(0)
-}
-
-fn mapped(address: [u8; 4]) -> [u8; 16] {
-    let mut bytes = [0; 16];
-    bytes[..12].copy_from_slice(&MAPPED);
-    bytes[12..].copy_from_slice(&address);
-    bytes
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use usher_relay_path::counters::Drop;
 use usher_relay_path::downlink::ClientSend;
 use usher_relay_path::exchange::Exchange;
 use usher_relay_path::forwarder::Outbox;
-use usher_relay_path::hop::PathKey;
+use usher_relay_path::hop::{PathKey, client_address};
 use usher_relay_path::packets::{Packet, Slot};
 use usher_relay_path::routes::Endpoint;
 
@@ -231,7 +231,7 @@ impl Worker {
                 *next_hop_size = now + HOP_SIZE_EVERY;
                 let to = outbox.destination(number);
                 if let Some(mtu) = Some(config.hop_mtu).filter(|&mtu| mtu > 0).or_else(|| sys::path_mtu(to)) {
-                    let headers = if is_mapped(&to.address) { HEADERS_IPV4 } else { HEADERS_IPV6 };
+                    let headers = if to.is_ipv4() { HEADERS_IPV4 } else { HEADERS_IPV6 };
                     forwarder.state.routes.set_hop_size(to, mtu.saturating_sub(headers));
                 }
             }
@@ -268,7 +268,7 @@ impl Worker {
             let mut mismatched = 0;
             let datagrams = now_sent.iter().filter_map(|answer| {
                 let (to, payload) = (endpoint(&answer.path), &answer.payload);
-                if is_mapped(&to.address) == listener.is_ipv6 {
+                if to.is_ipv4() == listener.is_ipv6 {
                     mismatched += 1;
                     return None;
                 }
@@ -307,9 +307,5 @@ fn listener_of(path: &PathKey) -> u16 {
 
 fn endpoint(path: &PathKey) -> Endpoint {
     let port = u16::from_be_bytes([path[2], path[3]]);
-    Endpoint { address: *path.last_chunk().expect("a path ends with 16 bytes of address"), port }
-}
-
-fn is_mapped(address: &[u8; 16]) -> bool {
-    address[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF]
+    Endpoint { address: client_address(path), port }
 }

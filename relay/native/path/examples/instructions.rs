@@ -7,10 +7,10 @@ use std::sync::Arc;
 use hmac::{Hmac, KeyInit, Mac};
 use sha1::Sha1;
 use usher_relay_path::forwarder::{Forwarder, Outbox};
-use usher_relay_path::hop::{self, ALIVE, HopMac, OUTER_LENGTH, OVERHEAD, PathKey, RouteKey, TO_CLIENT};
+use usher_relay_path::hop::{self, ALIVE, HopMac, MAC_AT, OUTER_LENGTH, OVERHEAD, PathKey, RouteKey, TO_CLIENT};
 use usher_relay_path::keys::{HopKey, IceKey, KeyState, Keys};
 use usher_relay_path::packets::Packet;
-use usher_relay_path::routes::{Endpoint, LiveRoute, Routes};
+use usher_relay_path::routes::{Endpoint, LiveRoute, Routes, mapped};
 use usher_relay_path::state::Limits;
 
 const BATCH: usize = 64;
@@ -65,21 +65,14 @@ fn forwarder() -> Forwarder {
 }
 
 fn transceiver() -> Endpoint {
-    Endpoint { address: mapped(0x0A01_0001), port: 7_200 }
-}
-
-fn mapped(address: u32) -> [u8; 16] {
-    let mut bytes = [0; 16];
-    bytes[10..12].fill(0xFF);
-    bytes[12..].copy_from_slice(&address.to_be_bytes());
-    bytes
+    Endpoint { address: mapped([10, 1, 0, 1]), port: 7_200 }
 }
 
 fn path(client: u32) -> PathKey {
     let mut key = [0; 20];
     key[1] = 1;
     key[2..4].copy_from_slice(&50_000_u16.to_be_bytes());
-    key[4..].copy_from_slice(&mapped(0xCB00_0000 + client));
+    key[4..].copy_from_slice(&mapped((0xCB00_0000 + client).to_be_bytes()));
     key
 }
 
@@ -101,7 +94,7 @@ fn answer(client: u32) -> Vec<u8> {
     datagram.extend(rtp(client));
     let mut mac = HopMac::new(&HOP_KEY).begin();
     mac.write(&datagram[..OVERHEAD + hop::MAC_PAYLOAD_LENGTH]);
-    datagram[OUTER_LENGTH - hop::MAC_LENGTH..OUTER_LENGTH].copy_from_slice(&mac.finish());
+    datagram[MAC_AT..OUTER_LENGTH].copy_from_slice(&mac.finish());
     datagram
 }
 

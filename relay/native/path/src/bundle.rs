@@ -7,7 +7,7 @@
 //! * Nothing is copied: a datagram is a list of pieces, each a slot's record header and payload, the first with the
 //!   outer part in front.
 
-use crate::hop::{self, MAC_PAYLOAD_LENGTH, OUTER_LENGTH, RECORD_LENGTH};
+use crate::hop::{self, MAC_AT, MAC_PAYLOAD_LENGTH, OUTER_LENGTH, RECORD_LENGTH};
 use crate::packets::{Gram, Slots};
 use crate::routes::{Endpoint, Routes};
 use crate::state::Stamp;
@@ -67,7 +67,7 @@ impl Bundler {
                 let gram = &grams[datagram.first as usize];
                 let slot = slots.get_mut(gram.slot);
                 let mac = stamp.mac.of(slot.with_outer(MAC_PAYLOAD_LENGTH.min(gram.length as usize)));
-                slot.outer()[OUTER_LENGTH - hop::MAC_LENGTH..].copy_from_slice(&mac);
+                slot.outer()[MAC_AT..].copy_from_slice(&mac);
                 continue;
             }
             let mut mac = stamp.mac.begin();
@@ -77,7 +77,7 @@ impl Bundler {
                 mac.write(slots.get(gram.slot).with_record(covered));
             }
             let outer = slots.get_mut(grams[datagram.first as usize].slot).outer();
-            outer[OUTER_LENGTH - hop::MAC_LENGTH..].copy_from_slice(&mac.finish());
+            outer[MAC_AT..].copy_from_slice(&mac.finish());
         }
     }
 

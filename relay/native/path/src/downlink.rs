@@ -85,8 +85,8 @@ pub fn forward<'a>(
 impl Batch<'_> {
     fn take(&mut self, number: u32, datagram: &[u8], source: Endpoint) -> Result<(), Drop> {
         let state = &mut *self.state;
-        let key = datagram.get(4..11).and_then(|key| RouteKey::try_from(key).ok());
-        let (key, route) = key.and_then(|key| Some((key, state.routes.find(&key)?))).ok_or(Drop::HopRoute)?;
+        let key = hop::peek_route(datagram).ok_or(Drop::HopRoute)?;
+        let route = state.routes.find(&key).ok_or(Drop::HopRoute)?;
         if state.routes.get(route).address != source {
             return Err(Drop::HopSource);
         }

@@ -3,7 +3,7 @@
 //! An entry fills two cache lines: the first has all that a packet of a known address needs, the second what an alive
 //! answer changes and the places in lists.
 
-use crate::hop::{PathKey, RouteKey};
+use crate::hop::{self, PathKey, RouteKey};
 use crate::ufrag::Ufrag;
 
 /// Names a flow: its place in flat memory. It holds until the flow is removed, so never beyond one batch.
@@ -110,9 +110,7 @@ impl Flow {
 
     /// The client's IP.
     pub fn address(&self) -> [u8; 16] {
-        let mut address = [0; 16];
-        address.copy_from_slice(&self.key[4..]);
-        address
+        hop::client_address(&self.key)
     }
 
     /// When a verified request last came; minus infinity for never.

@@ -223,6 +223,13 @@ impl<'a> Outer<'a> {
     }
 }
 
+/// Return the client's IP, 16 bytes, that a path names.
+pub fn client_address(path: &PathKey) -> [u8; 16] {
+    let mut address = [0; 16];
+    address.copy_from_slice(&path[4..]);
+    address
+}
+
 /// Return the route of a datagram of at least 11 bytes: the rest of it need not be there to look the route up.
 pub fn peek_route(datagram: &[u8]) -> Option<RouteKey> {
     datagram.get(4..11)?.try_into().ok()

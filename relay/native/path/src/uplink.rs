@@ -393,7 +393,7 @@ impl Batch<'_> {
     }
 
     fn address_may(&mut self, path: &PathKey) -> Outcome {
-        if self.crowded && !self.state.address_limit.allow(address(path)) {
+        if self.crowded && !self.state.address_limit.allow(hop::client_address(path)) {
             return Err(Drop::LimitAddress);
         }
         Ok(())
@@ -438,7 +438,7 @@ impl State {
             return Tried::default();
         }
         let Some(ssrc) = rtp::peek_ssrc(datagram) else { return Tried::default() };
-        let candidates = self.flows.candidates(ssrc, &address(path));
+        let candidates = self.flows.candidates(ssrc, &hop::client_address(path));
         let flows = candidates.as_slice().iter().map(|&id| self.flows.get(id));
         flows.filter(|flow| !flow.ended()).filter_map(|flow| self.routes.find(&flow.route)).collect()
     }
@@ -447,8 +447,4 @@ impl State {
 /// The SSRC of RTP or RTCP, [`NO_SSRC`] for DTLS, and None for what is too short for an SSRC.
 fn ssrc(datagram: &[u8]) -> Option<Ssrc> {
     if kind(datagram[0]) == Kind::Rtp { rtp::peek_ssrc(datagram) } else { Some(NO_SSRC) }
-}
-
-fn address(path: &PathKey) -> [u8; 16] {
-    *path.last_chunk().expect("a path ends with 16 bytes of address")
 }

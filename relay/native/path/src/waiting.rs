@@ -26,7 +26,7 @@ use hashbrown::{HashMap, HashTable};
 use crate::counters::{Counters, Drop};
 use crate::few::Few;
 use crate::flows::LocalId;
-use crate::hop::{PathKey, RouteKey};
+use crate::hop::{self, PathKey, RouteKey};
 use crate::limits::Rate;
 use crate::packets::{MAX_CLIENT_DATAGRAM, Slots};
 
@@ -205,7 +205,7 @@ impl Waiting {
             if let Ok(entry) = self.places.find_entry(self.hasher.hash_one(path), |&place| place == id) {
                 entry.remove();
             }
-            let address = address(&path);
+            let address = hop::client_address(&path);
             match self.by_address.get_mut(&address) {
                 Some(count) if *count > 1 => *count -= 1,
                 _ => {
@@ -253,7 +253,7 @@ impl Waiting {
         }
         let (ring, hasher) = (&self.ring, &self.hasher);
         self.places.insert_unique(hasher.hash_one(path), id, |&place| hasher.hash_one(ring[place as usize].path));
-        *self.by_address.entry(address(path)).or_insert(0) += 1;
+        *self.by_address.entry(hop::client_address(path)).or_insert(0) += 1;
         Some(id)
     }
 
@@ -310,7 +310,7 @@ impl Waiting {
     }
 
     fn may_ask(&mut self, path: &PathKey, now: f64) -> bool {
-        let is_modest = self.by_address.get(&address(path)).is_none_or(|&asked| asked < MODEST);
+        let is_modest = self.by_address.get(&hop::client_address(path)).is_none_or(|&asked| asked < MODEST);
         let tolerance = if is_modest { self.rate.tolerance } else { self.rate.tolerance / 2.0 };
         let full_at = self.full_at.max(now);
         if full_at - now > tolerance {
@@ -327,10 +327,6 @@ impl Waiting {
     fn at(&self, number: u64) -> &Question {
         &self.ring[self.place(number) as usize]
     }
-}
-
-fn address(path: &PathKey) -> [u8; 16] {
-    *path.last_chunk().expect("a path ends with 16 bytes of address")
 }
 
 #[cfg(test)]
