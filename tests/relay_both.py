@@ -21,12 +21,13 @@ from usher_core.hop import HopDatagram, HopType, Outer, Record, RecordFlag
 from usher_core.ids import Route, pack_address
 from usher_core.keys import KeyFile, KeyState
 from usher_relay.counters import Counters
+from usher_relay.endpoint import Endpoint
 from usher_relay.engine.native_engine import counters_of, native_keys
 from usher_relay.exchange import Exchange
 from usher_relay.flow import Flow
 from usher_relay.forwarder import Forwarder
 from usher_relay.hop_codec import route_bytes, route_of
-from usher_relay.state import Endpoint, Limits, LiveRoute, RelayKeys
+from usher_relay.state import Limits, LiveRoute, RelayKeys
 
 BATCH = 64
 LISTENERS = (1, 2, 7)

@@ -13,11 +13,12 @@ from usher_core.ids import ClientPath, Route, pack_address
 from usher_core.keys import HopKeyRing, IceKeyRing, KeyFile, parse_key_file
 from usher_core.stun import Attribute, StunClass
 from usher_relay.counters import Drop, FlowEvent
+from usher_relay.endpoint import Endpoint
 from usher_relay.exchange import Exchange
 from usher_relay.flow import Flow
 from usher_relay.forwarder import Forwarder
 from usher_relay.hop_codec import route_bytes
-from usher_relay.state import Endpoint, Limits, LiveRoute, RelayKeys
+from usher_relay.state import Limits, LiveRoute, RelayKeys
 
 HOP_KEY = bytes(range(16))
 UFRAG_KEY = bytes(range(1, 17))

@@ -29,6 +29,8 @@ class Drop(StrEnum):
     """The transceiver said that it does not know this client path (any more)."""
     NO_ROUTE = "no_route"
     """The pod that the ufrag or the flow names is not in the route table, or we have no socket of its family."""
+    PEER_KEY = "peer_key"
+    """It is for another cluster, and the key file has no key for the trunk to it."""
     LIMIT_CLIENT = "limit_client"
     LIMIT_ADDRESS = "limit_address"
     LIMIT_CHECKS = "limit_checks"
@@ -59,6 +61,8 @@ class Drop(StrEnum):
     """It names a listener or an address family that this relay does not have."""
     HOP_HERE = "hop_here"
     """HERE to no open question, or one that says nothing new."""
+    HOP_SLOT = "hop_slot"
+    """Its return slot is no ingress relay's, or all slots are taken."""
     HOP_SPLIT = "hop_split"
     """Transceivers send clients whole datagrams only."""
 

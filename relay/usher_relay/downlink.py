@@ -9,6 +9,10 @@ Rules, in this order; what fails one is dropped and counted:
    probation, and makes the flow where there is none (roaming).
 5. UNKNOWN-FLOW: the flow of that address has ended, if it is of this route.
 6. HERE has one record, with an SSRC or zeros; what it changes is in `uplink`, where the question was asked.
+7. With a return slot: DATA and UNKNOWN-FLOW go on to the ingress relay that has it, under the key of that trunk, with
+   one hop less; nothing here is changed by them.
+What comes over a trunk is judged the same way: its cluster is a peer, it came from one of that peer's addresses, and a
+key of that trunk made its MAC. HERE does not cross trunks.
 
 No I/O, no clock: `now` is monotonic seconds, `unix_ms` Unix time in ms.
 """
@@ -21,21 +25,32 @@ from typing import TypeAlias
 
 from usher_core import hop
 from usher_core.errors import RemoteError
-from usher_core.hop import OVERHEAD, TIME_WINDOW_MS, TO_CLIENT, HopType, RecordFlag
+from usher_core.hop import OUTER_LENGTH, OVERHEAD, RECORD_LENGTH, TIME_WINDOW_MS, TO_CLIENT, HopType, RecordFlag
 from usher_core.keys import HopKey
 from usher_relay.counters import Drop
+from usher_relay.endpoint import Endpoint
 from usher_relay.hop_codec import (
+    CLUSTER,
     DATA_TO_CLIENT,
     HOPS_LEFT_AT,
     KEY_ID_AT,
+    LAST_HOP,
+    NO_SLOT,
     PATH_KEY,
     RECORD_FLAGS_AT,
     ROUTE,
+    SLOT,
     TIME,
     holds_one_record,
+    hop_prefix,
     is_authentic,
+    make_stamp,
+    record_spans,
+    restamp,
+    under_mac,
 )
-from usher_relay.state import Endpoint, LiveRoute, RelayState
+from usher_relay.state import LiveRoute, RelayState
+from usher_relay.trunk.peers import Peer, PeerRoute
 
 _TAKEN = frozenset(TO_CLIENT | kind for kind in (HopType.DATA, HopType.UNKNOWN_FLOW, HopType.HERE))
 SSRC_LENGTH = 4
@@ -87,6 +102,7 @@ class Downlink:
                 datagram[1] != DATA_TO_CLIENT
                 or datagram[0] != hop.VERSION
                 or not datagram[HOPS_LEFT_AT]
+                or datagram[SLOT] != NO_SLOT
                 or not holds_one_record(datagram)
             ):
                 refused = self._take_the_long_way(batch, datagram, route, key)
@@ -110,8 +126,29 @@ class Downlink:
         traffic.received += len(datagrams)
         return batch.sends, batch.heres
 
-    def _take_the_long_way(self, batch: _Batch, datagram: bytes, route: LiveRoute, key: HopKey) -> Drop | None:
-        """Handle several records, UNKNOWN-FLOW, HERE, and what is wrong."""
+    def from_peers(self, now: float, unix_ms: int, datagrams: Sequence[tuple[bytes, Endpoint]]) -> list[ClientSend]:
+        """Return the client datagrams of one batch that came over trunks. Never raises for what it holds."""
+        state = self._state
+        batch = _Batch(now, unix_ms)
+        for datagram, source in datagrams:
+            peer = state.peers.get(datagram[CLUSTER])
+            if peer is None or source not in peer.ways.addresses:
+                refused: Drop | None = Drop.HOP_ROUTE if peer is None else Drop.HOP_SOURCE
+            elif len(datagram) < OVERHEAD:
+                refused = Drop.HOP_MALFORMED
+            elif (key := state.keys.trunk.of(datagram[CLUSTER]).get(datagram[KEY_ID_AT])) is None:
+                refused = Drop.HOP_KEY
+            else:
+                refused = self._take_the_long_way(batch, datagram, peer, key)
+            if refused is not None:
+                state.drop(refused)
+        traffic = state.counters.downlink
+        traffic.batches += 1
+        traffic.received += len(datagrams)
+        return batch.sends
+
+    def _take_the_long_way(self, batch: _Batch, datagram: bytes, sender: LiveRoute | Peer, key: HopKey) -> Drop | None:
+        """Handle several records, UNKNOWN-FLOW, HERE, what is for an ingress relay or comes from a peer, and faults."""
         try:
             parsed = hop.parse(datagram)
         except RemoteError as error:
@@ -127,6 +164,14 @@ class Downlink:
         if not self._is_timely(parsed.outer.time_ms, batch.unix_ms):
             return Drop.HOP_TIME
         kind, refused = parsed.outer.type, None
+        if isinstance(sender, Peer):
+            if kind is HopType.HERE:
+                return Drop.HOP_TYPE
+            route: LiveRoute | PeerRoute = sender.route(datagram[ROUTE])
+        else:
+            route = sender
+            if parsed.outer.return_slot:
+                return self._to_ingress(datagram, sender, parsed.outer, batch.unix_ms)
         if kind is HopType.HERE and (len(parsed.records) != 1 or len(parsed.records[0].payload) != SSRC_LENGTH):
             return Drop.HOP_MALFORMED
         for record in parsed.records:
@@ -134,11 +179,33 @@ class Downlink:
             path_key = path.listener.to_bytes(2) + path.port.to_bytes(2) + path.address
             if kind is HopType.UNKNOWN_FLOW:
                 self._state.flows.on_unknown(path_key, route.route, batch.now)
-            elif kind is HopType.HERE:
+            elif kind is HopType.HERE and isinstance(route, LiveRoute):
                 batch.heres.append((path_key, record.payload, route))
             else:
                 refused = self._on_record(batch, route, path_key, record.flags, record.payload) or refused
         return refused
+
+    def _to_ingress(self, datagram: bytes, route: LiveRoute, outer: hop.Outer, unix_ms: int) -> Drop | None:
+        """Send an answer on to the relay where its client entered; the records stay as they are."""
+        if outer.type is HopType.HERE:
+            return Drop.HOP_TYPE
+        if outer.hops_left <= LAST_HOP:
+            return Drop.HOP_LOOP
+        state = self._state
+        found, covered = state.slots.find(outer.return_slot), under_mac(datagram)
+        key = None if found is None else state.trunk_keys.get(found[1])
+        if found is None or key is None or covered is None:
+            return Drop.HOP_SLOT
+        head = hop_prefix(datagram[1], route.route, outer.hops_left - 1)
+        state.to_ingress.append(
+            (restamp(datagram, head, make_stamp(key.id, key.key, unix_ms).tail, key.key, covered), found[0])
+        )
+        count = sum(1 for _ in record_spans(datagram)) if outer.type is HopType.DATA else 0
+        route.downlink += count
+        traffic = state.counters.downlink
+        traffic.forwarded += count
+        traffic.forwarded_bytes += len(datagram) - OUTER_LENGTH - count * RECORD_LENGTH if count else 0
+        return None
 
     def _is_timely(self, sent_ms: int, unix_ms: int) -> bool:
         counters = self._state.counters
@@ -148,7 +215,9 @@ class Downlink:
             counters.hop_time_offset_max_ms = max(counters.hop_time_offset_max_ms, abs(offset))
         return -TIME_WINDOW_MS <= offset <= TIME_WINDOW_MS
 
-    def _on_record(self, batch: _Batch, route: LiveRoute, path_key: bytes, flags: int, payload: bytes) -> Drop | None:
+    def _on_record(
+        self, batch: _Batch, route: LiveRoute | PeerRoute, path_key: bytes, flags: int, payload: bytes
+    ) -> Drop | None:
         state = self._state
         flow = state.flows.by_key.get(path_key)
         if flow is not None and flow.route == route.route:

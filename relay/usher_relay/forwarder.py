@@ -6,12 +6,15 @@ for a transceiver's word. Every engine does what this does; the Python engine ru
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from usher_relay.counters import Counters
 from usher_relay.downlink import ClientSend, Downlink
-from usher_relay.state import Endpoint, Limits, LiveRoute, RelayKeys, RelayState
+from usher_relay.endpoint import Endpoint
+from usher_relay.state import Limits, LiveRoute, RelayKeys, RelayState
+from usher_relay.trunk.inlet import Inlet
+from usher_relay.trunk.peers import PeerWays, TrunkSend
 from usher_relay.uplink import HopSend, Packet, Uplink
 
 OFFSET_WINDOW = 60.0
@@ -42,6 +45,7 @@ class Forwarder:
         self.state = RelayState(limits, listeners, keys, with_store=with_store)
         self._uplink = Uplink(self.state)
         self._downlink = Downlink(self.state)
+        self._inlet = Inlet(self.state)
         self._offset_window_ends = 0.0
 
     @property
@@ -52,6 +56,10 @@ class Forwarder:
     def set_routes(self, routes: Iterable[LiveRoute]) -> None:
         """Swap the route table."""
         self.state.set_routes(routes)
+
+    def set_peers(self, ways: Mapping[bytes, PeerWays]) -> None:
+        """Swap the peers: other clusters by the 2 bytes of their id."""
+        self.state.set_peers(ways)
 
     def set_keys(self, keys: RelayKeys) -> None:
         """Swap the keys."""
@@ -70,11 +78,30 @@ class Forwarder:
         """Return the hop datagrams that come of the store's answers: (path key, route or None)."""
         return self._uplink.on_stored(now, self.state.stamp(unix), answers)
 
+    def from_ingress(self, now: float, unix: float, datagrams: Sequence[tuple[bytes, Endpoint]]) -> list[HopSend]:
+        """Return the hop datagrams for what came to our trunk listener, each with its transceiver's address."""
+        return self._inlet.forward(now, int(unix * 1000), self.state.stamp(unix), datagrams)
+
+    def from_peers(self, now: float, unix: float, datagrams: Sequence[tuple[bytes, Endpoint]]) -> list[ClientSend]:
+        """Return the client datagrams of what relays of other clusters answered."""
+        return self._downlink.from_peers(now, int(unix * 1000), datagrams)
+
+    def take_for_peers(self) -> list[TrunkSend]:
+        """Return what any call before has made for relays of other clusters that own a session."""
+        taken, self.state.to_peers = self.state.to_peers, []
+        return taken
+
+    def take_for_ingress(self) -> list[HopSend]:
+        """Return what any call before has made for relays where clients of ours entered, with their addresses."""
+        taken, self.state.to_ingress = self.state.to_ingress, []
+        return taken
+
     def tick(self, now: float, unix: float) -> None:
         """Do what time demands: choose the hop key, expire flows and what waits."""
-        self.state.choose_hop_key(unix)
+        self.state.choose_hop_keys(unix)
         self.state.flows.expire(now)
         self.state.waiting.expire(now)
+        self.state.slots.expire(now)
         if self.state.exchange is not None:
             self.state.exchange.expire(now)
         if now >= self._offset_window_ends:

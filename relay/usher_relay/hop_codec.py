@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from hmac import compare_digest
 from typing import NamedTuple
 
@@ -32,10 +33,13 @@ from usher_core.ids import Route
 NO_MAC = bytes(MAC_LENGTH)
 MAC_AT = OUTER_LENGTH - MAC_LENGTH
 MAC_COVERS_UNTIL = OUTER_LENGTH + RECORD_LENGTH + MAC_PAYLOAD_LENGTH
+CLUSTER = slice(4, 6)
 ROUTE = slice(4, 11)
 HOPS_LEFT_AT = 3
 KEY_ID_AT = 11
 TIME = slice(12, 16)
+SLOT = slice(16, 18)
+NO_SLOT = bytes(2)
 RECORD_FLAGS_AT = OUTER_LENGTH + 2
 PATH_KEY = slice(OUTER_LENGTH + 3, OUTER_LENGTH + 23)
 DATA_TO_CLIENT = TO_CLIENT | HopType.DATA
@@ -44,7 +48,9 @@ DATA_TO_CLIENT = TO_CLIENT | HopType.DATA
 LENGTHS = tuple(length.to_bytes(2) for length in range(1 << 16))
 pack_mac = struct.Struct("!Q").pack
 _ROUTE = struct.Struct("!HIB")
-_HOPS_LEFT = 1
+LAST_HOP = 1
+OVER_A_TRUNK = 2
+"""The home relay forwards it once more."""
 
 
 def route_bytes(route: Route) -> bytes:
@@ -57,9 +63,9 @@ def route_of(route: bytes) -> Route:
     return Route(*_ROUTE.unpack(route))
 
 
-def hop_prefix(kind: HopType, route: bytes) -> bytes:
+def hop_prefix(kind: int, route: bytes, hops_left: int = LAST_HOP) -> bytes:
     """Return the first 11 bytes of every datagram of a kind to `route`: version, type, flags, hops left, route."""
-    return bytes((VERSION, kind, 0, _HOPS_LEFT)) + route
+    return bytes((VERSION, kind, 0, hops_left)) + route
 
 
 class Stamp(NamedTuple):
@@ -70,6 +76,11 @@ class Stamp(NamedTuple):
     """Key id, time and return slot: what stands between route and MAC."""
     tail_without_mac: bytes
     """The same with a zero MAC behind it."""
+
+    def of(self, key_id: int, key: bytes) -> Stamp:
+        """Return the stamp of the same batch for another key."""
+        tail = bytes((key_id,)) + self.tail[1:]
+        return Stamp(key, tail, tail + NO_MAC)
 
 
 def make_stamp(key_id: int, key: bytes, time_ms: int) -> Stamp:
@@ -96,6 +107,45 @@ def encode_question(route: bytes, stamp: Stamp, path_key: bytes, ssrc: bytes) ->
     """Return WHO-HAS for a client's SSRC (4 bytes), or for its address where that is zero."""
     # Its MAC covers the whole payload, which is no more than is covered of DATA.
     return encode_data(hop_prefix(HopType.WHO_HAS, route), stamp, record_header(path_key, 0), ssrc)
+
+
+def under_mac(datagram: bytes) -> bytes | None:
+    """Return what the MAC of DATA covers behind the outer part: each record header and 16 payload bytes.
+
+    None when the records do not fill the datagram exactly.
+    """
+    if holds_one_record(datagram):
+        return datagram[OUTER_LENGTH:MAC_COVERS_UNTIL]
+    covered = b""
+    for span in record_spans(datagram):
+        if span.stop > len(datagram):
+            return None
+        covered += datagram[span.start : min(span.stop, span.start + RECORD_LENGTH + MAC_PAYLOAD_LENGTH)]
+    return covered
+
+
+def record_spans(datagram: bytes) -> Iterator[slice]:
+    """Yield where each record lies, with its header. The last may end beyond the datagram."""
+    start = OUTER_LENGTH
+    while start < len(datagram):
+        length = (datagram[start] << 8) + datagram[start + 1] if start + 1 < len(datagram) else 0
+        stop = start + RECORD_LENGTH + length
+        yield slice(start, stop)
+        start = stop
+
+
+def restamp(datagram: bytes, head: bytes, tail: bytes, key: bytes, covered: bytes) -> bytes:
+    """Return a datagram with its records as they are under another outer part.
+
+    Args:
+        datagram: as it came, authenticated.
+        head: the new first 11 bytes, see `hop_prefix`.
+        tail: the new key id, time and return slot, 7 bytes.
+        key: of that id.
+        covered: `under_mac` of the datagram.
+    """
+    mac = pack_mac(siphash(key, b"".join((head, tail, NO_MAC, covered))))
+    return b"".join((head, tail, mac, datagram[OUTER_LENGTH:]))
 
 
 def record_header(path_key: bytes, flags: int, split_id: int = 0) -> bytes:

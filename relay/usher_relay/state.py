@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from usher_core.errors import LocalError
 from usher_core.hop import OVERHEAD, HopType
 from usher_core.keys import HeldKey, HopKey, IceKeyRing, KeyFile, held_keys, index_by_id, newest_active
 from usher_relay.counters import Counters, Drop
+from usher_relay.endpoint import Endpoint
 from usher_relay.exchange import Exchange
 from usher_relay.flows import PROBATION_PER_UFRAG, FlowMap
 from usher_relay.hop_codec import Stamp, hop_prefix, make_stamp
 from usher_relay.limits import AddressLimit, Buckets, Rate
+from usher_relay.trunk.keys import TrunkKeys
+from usher_relay.trunk.peers import Peer, PeerRoute, PeerWays, TrunkSend
+from usher_relay.trunk.return_slots import ReturnSlots
 from usher_relay.waiting import Waiting
-
-Endpoint: TypeAlias = tuple[str, int] | tuple[str, int, int, int]
-"""A socket address in the form in which the upstream socket reports its senders."""
 
 REMEMBERED_LOCALS = 4_096
 BUCKETS = 65_536
@@ -76,6 +77,7 @@ class RelayKeys:
 
     ice: IceKeyRing
     hop: dict[int, HopKey] = field(repr=False)
+    trunk: TrunkKeys = field(repr=False)
     held: tuple[HeldKey, ...]
 
     @classmethod
@@ -86,11 +88,23 @@ class RelayKeys:
             raise LocalError(
                 "a relay needs at least one ice key and one local hop key", "make a file with `usher keys new`"
             )
-        return cls(IceKeyRing(file.ice), hop, held_keys(file))
+        return cls(IceKeyRing(file.ice), hop, TrunkKeys(file.hop), held_keys(file))
+
+
+class LiveRoutes:
+    """Which routes (7 bytes) datagrams can go to: those of the table, and all of the clusters that are peers."""
+
+    def __init__(self, routes: Mapping[bytes, LiveRoute], peers: Mapping[bytes, Peer]) -> None:
+        self._routes = routes
+        self._peers = peers
+
+    def __contains__(self, route: object) -> bool:
+        """Tell whether a route is live."""
+        return route in self._routes or (isinstance(route, bytes) and route[:2] in self._peers)
 
 
 class RelayState:
-    """The state of one data thread. `routes` is changed in place, so that the flow map always sees the live ones.
+    """The state of one data thread. `routes` and `peers` are changed in place, so that the flow map sees the live ones.
 
     `exchange` is None where no store keeps mappings.
     """
@@ -100,7 +114,17 @@ class RelayState:
         self.exchange = Exchange(limits.max_flows, self.counters) if with_store else None
         self.listeners = frozenset(listener.to_bytes(2) for listener in listeners)
         self.routes: dict[bytes, LiveRoute] = {}
-        self.flows = FlowMap(limits.max_flows, self.routes, self.counters, limits.probation_per_ufrag, self.exchange)
+        self.peers: dict[bytes, Peer] = {}
+        """By the 2 bytes of the cluster id."""
+        self.trunk_keys: dict[bytes, HopKey] = {}
+        """To send over a trunk with, by the cluster at its other end."""
+        self.slots = ReturnSlots()
+        self.to_peers: list[TrunkSend] = []
+        """What the data thread has still to send to relays of other clusters that own the session."""
+        self.to_ingress: list[tuple[bytes, Endpoint]] = []
+        """The same of answers to relays where the client entered."""
+        live = LiveRoutes(self.routes, self.peers)
+        self.flows = FlowMap(limits.max_flows, live, self.counters, limits.probation_per_ufrag, self.exchange)
         self.keys = keys
         self.client_rate = _rate(limits.packets_per_client)
         self.address_limit = AddressLimit(limits.packets_per_address, BUCKETS)
@@ -128,8 +152,27 @@ class RelayState:
         self.routes.clear()
         self.routes.update(fresh)
 
-    def choose_hop_key(self, unix: float) -> None:
-        """Choose the key that is sent with at `unix`, Unix seconds: keys become active as time passes."""
+    def set_peers(self, ways: Mapping[bytes, PeerWays]) -> None:
+        """Say which clusters are peers now, by the 2 bytes of the id; one that stays keeps its counts."""
+        for cluster in self.peers.keys() - ways.keys():
+            del self.peers[cluster]
+        for cluster, reached in ways.items():
+            if cluster in self.peers:
+                self.peers[cluster].ways = reached
+            else:
+                self.peers[cluster] = Peer(reached)
+
+    def find(self, route: bytes) -> LiveRoute | PeerRoute | None:
+        """Return the transceiver of a live route, here or in another cluster."""
+        own = self.routes.get(route)
+        if own is not None or not self.peers:
+            return own
+        peer = self.peers.get(route[:2])
+        return None if peer is None else peer.route(route)
+
+    def choose_hop_keys(self, unix: float) -> None:
+        """Choose the keys that are sent with at `unix`, Unix seconds: keys become active as time passes."""
+        self.trunk_keys = self.keys.trunk.newest(unix)
         # Transceivers open what an accepted key made, and that is better than to forward nothing.
         newest = newest_active(self.keys.hop.values(), unix)
         self._hop_key = newest or next(iter(self.keys.hop.values()))

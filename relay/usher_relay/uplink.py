@@ -2,8 +2,9 @@
 
 Rules, by what a datagram is:
 1. **Binding request with USERNAME**: opened by its ufrag, its integrity tried, and sent to the route that the ufrag
-   names, whatever the flow map says. It makes, refreshes or moves a flow as `flows` allows. Without a password key (an
-   ingress-only relay) it is forwarded and makes no flow; the alive answer does. Wrong in any way: dropped.
+   names, whatever the flow map says; of another cluster, over the trunk to it. It makes, refreshes or moves a flow as
+   `flows` allows. Without a password key (an ingress-only relay) it is forwarded and makes no flow; the alive answer
+   does. Wrong in any way: dropped.
 2. **Anything else of a known address** goes to its flow's transceiver, if that is live and has not said that the
    session is over.
 3. **RTP and RTCP of an unknown address** (or one whose flow is over): sent *tentatively* to the transceivers of the
@@ -36,11 +37,14 @@ from usher_core.errors import RemoteError
 from usher_core.hop import MAC_PAYLOAD_LENGTH, RecordFlag, split
 from usher_core.rtp import RTP_HEADER_LENGTH, is_rtcp, peek_ssrc
 from usher_core.stun import StunClass, StunMessage
+from usher_relay.checks import open_check
 from usher_relay.counters import Drop
 from usher_relay.downlink import Here
+from usher_relay.endpoint import Endpoint
 from usher_relay.flow import Flow
 from usher_relay.hop_codec import LENGTHS, Stamp, encode_data, encode_question, pack_mac, record_header, route_bytes
-from usher_relay.state import Endpoint, LiveRoute, RelayState
+from usher_relay.state import LiveRoute, RelayState
+from usher_relay.trunk.peers import PeerRoute, TrunkSend
 from usher_relay.waiting import MAX_FOUND, NO_SSRC, Question
 
 MAX_CLIENT_DATAGRAM = 2_000
@@ -49,7 +53,6 @@ MAX_CLIENT_DATAGRAM = 2_000
 _OTHER, _STUN, _DTLS, _RTP = range(4)
 _KIND_OF = {DatagramClass.STUN: _STUN, DatagramClass.DTLS: _DTLS, DatagramClass.RTP: _RTP}
 _KINDS = tuple(_KIND_OF.get(classify(bytes((first,))), _OTHER) for first in range(256))
-_UNKNOWN_TO_KEYS = frozenset(("ufrag_letter", "ufrag_check"))
 
 Packet: TypeAlias = tuple[bytes, object, bytes]
 """(path key, local address or None, datagram)."""
@@ -157,7 +160,7 @@ class Uplink:
 
     def _on_media(self, batch: _Batch, path_key: bytes, local: object, datagram: bytes) -> Drop | None:
         flow = self._state.flows.by_key.get(path_key)
-        route = None if flow is None or flow.ended else self._state.routes.get(flow.route)
+        route = None if flow is None or flow.ended else self._state.find(flow.route)
         if flow is None or route is None:
             return self._roam(batch, path_key, local, datagram, flow)
         if not self._flow_may(batch, flow):
@@ -181,7 +184,7 @@ class Uplink:
             return Drop.UNKNOWN_ADDRESS
         if flow.ended:
             return Drop.SESSION_ENDED
-        route = self._state.routes.get(flow.route)
+        route = self._state.find(flow.route)
         if route is None:
             return Drop.NO_ROUTE
         if not self._flow_may(batch, flow):
@@ -192,17 +195,12 @@ class Uplink:
 
     def _on_check(self, batch: _Batch, path_key: bytes, local: object, message: StunMessage) -> Drop | None:
         state = self._state
-        ufrag = message.server_ufrag
-        if ufrag is None:
-            return Drop.UFRAG_SHAPE
-        try:
-            opened = state.keys.ice.open(ufrag)
-        except RemoteError as error:
-            return Drop.UFRAG_UNKNOWN if error.reason in _UNKNOWN_TO_KEYS else Drop.UFRAG_SHAPE
-        if opened.password is not None and not message.verify_integrity(opened.password):
-            return Drop.INTEGRITY
+        opened = open_check(state.keys.ice, message)
+        if isinstance(opened, Drop):
+            return opened
+        ufrag = message.server_ufrag or b""
         name = route_bytes(opened.route)
-        route = state.routes.get(name)
+        route = state.find(name)
         if route is None:
             return Drop.NO_ROUTE
         if not self._address_may(batch, path_key):
@@ -320,7 +318,7 @@ class Uplink:
         return None
 
     def _try(
-        self, batch: _Batch, path_key: bytes, local: object, datagram: bytes, routes: Sequence[LiveRoute]
+        self, batch: _Batch, path_key: bytes, local: object, datagram: bytes, routes: Sequence[LiveRoute | PeerRoute]
     ) -> Drop | None:
         """Send tentatively."""
         state = self._state
@@ -333,9 +331,9 @@ class Uplink:
             refused = self._send(batch, route, path_key, datagram, RecordFlag.TENTATIVE)
         return refused
 
-    def _live(self, routes: Iterable[bytes]) -> list[LiveRoute]:
+    def _live(self, routes: Iterable[bytes]) -> list[LiveRoute | PeerRoute]:
         """Return those of `routes` that are live, each once."""
-        return [route for route in map(self._state.routes.get, dict.fromkeys(routes)) if route is not None]
+        return [route for route in map(self._state.find, dict.fromkeys(routes)) if route is not None]
 
     def _count(self, refused: Drop | None) -> None:
         if refused is not None:
@@ -372,7 +370,9 @@ class Uplink:
             return True
         return state.checks_by_ufrag.allow(ufrag, now)
 
-    def _send(self, batch: _Batch, route: LiveRoute, path_key: bytes, datagram: bytes, flags: int = 0) -> Drop | None:
+    def _send(
+        self, batch: _Batch, route: LiveRoute | PeerRoute, path_key: bytes, datagram: bytes, flags: int = 0
+    ) -> Drop | None:
         if len(datagram) <= route.room:
             parts = [(record_header(path_key, flags), datagram)]
         else:
@@ -386,8 +386,19 @@ class Uplink:
                 (record_header(path_key, first, self._split_id), halves[0]),
                 (record_header(path_key, last, self._split_id), halves[1]),
             ]
-        for record, payload in parts:
-            batch.sends.append((encode_data(route.prefix, batch.stamp, record, payload), route.address))
+        if isinstance(route, LiveRoute):
+            batch.sends += [
+                (encode_data(route.prefix, batch.stamp, record, payload), route.address) for record, payload in parts
+            ]
+        else:
+            key = self._state.trunk_keys.get(route.route[:2])
+            if key is None:
+                return Drop.PEER_KEY
+            stamp = batch.stamp.of(key.id, key.key)
+            self._state.to_peers += [
+                TrunkSend(encode_data(route.prefix, stamp, record, payload), route.peer.address(path_key), path_key)
+                for record, payload in parts
+            ]
         traffic = self._state.counters.uplink
         route.uplink += 1
         traffic.forwarded += 1

@@ -96,9 +96,14 @@ def test_a_whole_datagram_of_1200_bytes_passes() -> None:
     assert rig.answer(POD_A, CLIENT, bytes(1200)) == [(CLIENT, bytes(1200), None)]
 
 
-def test_return_slot_and_flags_of_the_outer_part_do_not_matter() -> None:
+def test_flags_of_the_outer_part_do_not_matter() -> None:
     rig = Rig()
-    assert len(rig.receive(rig.hop(POD_A, CLIENT, b"x", return_slot=7, flags=0x80), HOME)) == 1
+    assert len(rig.receive(rig.hop(POD_A, CLIENT, b"x", flags=0x80), HOME)) == 1
+
+
+def test_an_answer_with_a_return_slot_that_was_never_given_is_dropped() -> None:
+    rig = Rig()
+    nothing_happens(rig, rig.hop(POD_A, CLIENT, b"x", return_slot=7, hops_left=2), Drop.HOP_SLOT)
 
 
 def nothing_happens(rig: Rig, datagram: bytes, reason: Drop, source: tuple[str, int] = ("10.1.0.17", 7200)) -> None:

@@ -24,8 +24,9 @@ from tests.relay_rig import (
 from usher_core.hop import HopType, RecordFlag
 from usher_core.ids import Route
 from usher_relay.counters import Drop, FlowEvent
+from usher_relay.endpoint import Endpoint
 from usher_relay.flows import PROBATION
-from usher_relay.state import Endpoint, Limits
+from usher_relay.state import Limits
 from usher_relay.waiting import MAX_FOUND, MODEST, OPEN_FOR, WAIT_AT_MOST, WAITING, WAITING_PER_SOURCE
 
 CLIENT = client(5000)

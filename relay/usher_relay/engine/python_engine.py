@@ -26,6 +26,7 @@ from usher_core.ids import join_host_port
 from usher_core.keys import KeyFile
 from usher_core.routes import RouteTable
 from usher_relay.counters import Drop
+from usher_relay.endpoint import Endpoint
 from usher_relay.engine.interface import EngineConfig, FlowView, RouteView, Snapshot, SocketStatus
 from usher_relay.engine.python_door import Answers, Mappings, PythonDoor
 from usher_relay.engine.sockets import ListenSocket, UpstreamSocket, drop_reason, status
@@ -33,7 +34,7 @@ from usher_relay.engine.views import flow_view
 from usher_relay.flow import Flow
 from usher_relay.forwarder import Forwarder
 from usher_relay.hop_codec import route_bytes, route_of
-from usher_relay.state import Endpoint, LiveRoute, RelayKeys
+from usher_relay.state import LiveRoute, RelayKeys
 from usher_relay.uplink import HopSend
 
 log = structlog.get_logger()

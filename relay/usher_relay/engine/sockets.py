@@ -20,9 +20,9 @@ from usher_core.errors import LocalError
 from usher_core.ids import V4_MAPPED_PREFIX, Route, join_host_port
 from usher_core.routes import RouteTable
 from usher_relay.counters import Drop
+from usher_relay.endpoint import Endpoint
 from usher_relay.engine.interface import SocketStatus
 from usher_relay.listeners import Listener
-from usher_relay.state import Endpoint
 from usher_relay.uplink import MAX_CLIENT_DATAGRAM, Packet
 from usher_shell.udp_buffers import granted_buffers, kernel_drops, set_buffers
 

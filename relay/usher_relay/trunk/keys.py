@@ -1,0 +1,49 @@
+"""The hop keys of all trunks: by peer to send with, by id to open with.
+
+A key's scope is the cluster at the other end. A datagram that comes over a trunk names only the id of its key, so the
+keys of all trunks with that id are tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from usher_core.errors import LocalError
+from usher_core.keys import HopKey, index_by_id, newest_active
+
+MAX_KEYS_PER_ID = 8
+
+
+class TrunkKeys:
+    """Raises LocalError when two live keys of one trunk have an id, or more than 8 of all trunks: each costs a try."""
+
+    def __init__(self, keys: Iterable[HopKey]) -> None:
+        by_cluster: dict[bytes, list[HopKey]] = {}
+        for key in keys:
+            if key.scope != "local":
+                by_cluster.setdefault(key.scope.to_bytes(2), []).append(key)
+        self._by_cluster = {cluster: index_by_id(held) for cluster, held in by_cluster.items()}
+        self._by_id: dict[int, list[tuple[bytes, HopKey]]] = {}
+        for cluster, held in self._by_cluster.items():
+            for number, key in held.items():
+                self._by_id.setdefault(number, []).append((cluster, key))
+        for number, found in self._by_id.items():
+            if len(found) > MAX_KEYS_PER_ID:
+                raise LocalError(f"more than {MAX_KEYS_PER_ID} trunk keys have the id {number}", "give them other ids")
+
+    def of(self, cluster: bytes) -> Mapping[int, HopKey]:
+        """Return the live keys of the trunk with a cluster by id; empty when there are none."""
+        return self._by_cluster.get(cluster, {})
+
+    def candidates(self, number: int) -> list[tuple[bytes, HopKey]]:
+        """Return (cluster, key) of every trunk that has a live key of this id."""
+        return self._by_id.get(number, [])
+
+    def newest(self, unix: float) -> dict[bytes, HopKey]:
+        """Return the key to send with at `unix`, Unix seconds, by cluster."""
+        # As with local keys: the peer opens what an accepted one made, and that is better than to forward nothing.
+        return {
+            cluster: newest_active(held.values(), unix) or next(iter(held.values()))
+            for cluster, held in self._by_cluster.items()
+            if held
+        }

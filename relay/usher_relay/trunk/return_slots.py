@@ -1,0 +1,95 @@
+"""Return slots: how a transceiver's answer finds the ingress relay that asked (docs/wire.md section 3).
+
+Rules:
+* A source gets a slot with its first datagram whose MAC held, and by nothing else: it is the one address that a relay
+  learns from a packet.
+* A slot is kept for 120 s after its last use; then its number may stand for another source.
+* At most 4,096 sources have one. Beyond, the source that was silent longest makes room, if that was for 7 s: a client
+  checks more often. Else the new one is refused.
+* Numbers are handed out in turn, so that one is not soon used again. 0 means that there is none.
+
+No I/O, no clock: `now` is monotonic seconds.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final
+
+from usher_relay.endpoint import Endpoint
+
+KEPT_S: Final = 120.0
+MAX_SLOTS: Final = 4_096
+QUIET_S: Final = 7.0
+_ORDER_EVERY_S: Final = 1.0
+_NUMBERS: Final = 0xFFFF
+
+
+@dataclass(slots=True, eq=False)
+class _Slot:
+    number: int
+    source: Endpoint
+    cluster: bytes
+    used_at: float
+
+
+class ReturnSlots:
+    """The slots of one data thread."""
+
+    def __init__(self, capacity: int = MAX_SLOTS) -> None:
+        self._capacity = capacity
+        self._by_source: OrderedDict[Endpoint, _Slot] = OrderedDict()
+        """The one silent longest first, within a second."""
+        self._by_number: dict[int, _Slot] = {}
+        self._last = 0
+
+    def __len__(self) -> int:
+        """Return how many sources have a slot."""
+        return len(self._by_number)
+
+    def take(self, source: Endpoint, cluster: bytes, now: float) -> int:
+        """Return the slot of an authenticated source, a new one where it has none; 0 when there is no room.
+
+        `cluster` is the trunk (2 bytes of the id at its other end) whose key made the MAC: the answer's will do so too.
+        """
+        slot = self._by_source.get(source)
+        if slot is None:
+            slot = self._give(source, cluster, now)
+            return 0 if slot is None else slot.number
+        slot.cluster = cluster
+        if now - slot.used_at >= _ORDER_EVERY_S:
+            slot.used_at = now
+            self._by_source.move_to_end(source)
+        return slot.number
+
+    def find(self, number: int) -> tuple[Endpoint, bytes] | None:
+        """Return whose slot this is and by which trunk it is reached, or None."""
+        slot = self._by_number.get(number)
+        return None if slot is None else (slot.source, slot.cluster)
+
+    def expire(self, now: float) -> None:
+        """Forget the sources that are due."""
+        while (first := self._first) is not None and now - first.used_at >= KEPT_S:
+            self._forget(first)
+
+    @property
+    def _first(self) -> _Slot | None:
+        return next(iter(self._by_source.values()), None)
+
+    def _give(self, source: Endpoint, cluster: bytes, now: float) -> _Slot | None:
+        first = self._first
+        if len(self._by_number) >= self._capacity and first is not None:
+            if now - first.used_at < QUIET_S:
+                return None
+            self._forget(first)
+        number = self._last
+        while number in self._by_number or number == self._last:
+            number = number % _NUMBERS + 1
+        self._last = number
+        slot = self._by_source[source] = self._by_number[number] = _Slot(number, source, cluster, now)
+        return slot
+
+    def _forget(self, slot: _Slot) -> None:
+        del self._by_source[slot.source]
+        del self._by_number[slot.number]
