@@ -14,8 +14,9 @@ from usher_core.ids import MAX_CLUSTER, pack_address, split_host_port
 MAX_PEERS = 64
 MAX_ENDPOINTS = 8
 MAX_WEIGHT = 100
-# RFC 1123 section 2.1, with a dot at the end allowed as in zone files.
-_NAME = re.compile(r"(?=.{1,253}\.?$)([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.?", re.I)
+# RFC 1123 section 2.1; a dot at the end is allowed, as in zone files.
+_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_NAME = re.compile(rf"(?=.{{1,254}}$)(?:{_LABEL}\.)*{_LABEL}\.?", re.ASCII)
 
 
 class Endpoint(BaseModel):

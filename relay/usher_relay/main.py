@@ -25,6 +25,8 @@ from usher_relay.routes.select import select_routes
 from usher_relay.settings import RelaySettings
 from usher_relay.shutdown import Phase, Shutdown
 from usher_relay.store.select import select_store
+from usher_relay.trunk.metrics import PeersCollector
+from usher_relay.trunk.peering import Peering
 from usher_shell.http_server import HttpServer
 from usher_shell.watched_file import WatchedFile
 
@@ -50,7 +52,10 @@ def run(settings: RelaySettings) -> None:
     engine = select_engine(settings.engine, _engine_config(settings), keys.file.value)
     try:
         recovery = select_store(settings, engine, keys.file.value)
-        asyncio.run(_Relay(settings, engine, keys, recovery).run())
+        peering = None
+        if settings.peers_file is not None:
+            peering = Peering(settings.peers_file, keys.file.value, engine.set_peers)
+        asyncio.run(_Relay(settings, engine, keys, recovery, peering).run())
     finally:
         engine.stop()
 
@@ -61,6 +66,7 @@ class _Keys:
     def __init__(self, path: Path) -> None:
         self._engine: Engine | None = None
         self._recovery: Recovery | None = None
+        self._peering: Peering | None = None
         self.file = WatchedFile(path, self._take, "key file", fix="make one with `usher keys new`")
 
     def _take(self, text: str) -> KeyFile:
@@ -68,13 +74,15 @@ class _Keys:
         # Keys that one of them refuses are a broken file: the last good one stays in use.
         if self._recovery is not None:
             self._recovery.set_keys(keys)
+        if self._peering is not None:
+            self._peering.set_keys(keys)
         if self._engine is not None:
             self._engine.set_keys(keys)
         return keys
 
-    async def follow(self, engine: Engine, recovery: Recovery | None) -> None:
+    async def follow(self, engine: Engine, recovery: Recovery | None, peering: Peering | None) -> None:
         """Give them what the file says, until cancelled."""
-        self._engine, self._recovery = engine, recovery
+        self._engine, self._recovery, self._peering = engine, recovery, peering
         while True:
             self.file.look()
             await asyncio.sleep(LOOK_EVERY)
@@ -83,14 +91,27 @@ class _Keys:
 class _Relay:
     """A running relay."""
 
-    def __init__(self, settings: RelaySettings, engine: Engine, keys: _Keys, recovery: Recovery | None) -> None:
+    def __init__(
+        self,
+        settings: RelaySettings,
+        engine: Engine,
+        keys: _Keys,
+        recovery: Recovery | None,
+        peering: Peering | None,
+    ) -> None:
         self._engine = engine
         self._keys = keys
         self._recovery = recovery
+        self._peering = peering
         self._routes = select_routes(settings)
         self._shutdown = Shutdown(settings.grace)
         self._phase = Phase.SERVING
-        registry = relay_registry(engine, {"routes": self._routes.status, "keys": keys.file.status})
+        sources = {"routes": self._routes.status, "keys": keys.file.status}
+        if peering is not None:
+            sources["peers"] = peering.status
+        registry = relay_registry(engine, sources)
+        if peering is not None:
+            registry.register(PeersCollector(peering.endpoints))
         for collector in self._routes.collectors():
             registry.register(collector)
         if recovery is not None:
@@ -115,11 +136,13 @@ class _Relay:
         server = await self._server.start()
         watchers = [
             asyncio.create_task(self._routes.run(self._engine.set_routes)),
-            asyncio.create_task(self._keys.follow(self._engine, self._recovery)),
+            asyncio.create_task(self._keys.follow(self._engine, self._recovery, self._peering)),
             asyncio.create_task(self._collect_garbage_when_quiet()),
         ]
         if self._recovery is not None:
             watchers.append(asyncio.create_task(self._recovery.run()))
+        if self._peering is not None:
+            watchers.append(asyncio.create_task(self._peering.run()))
         try:
             await self._until_over([server, *watchers])
         finally:
@@ -155,8 +178,9 @@ class _Relay:
 
     def _announce(self) -> None:
         listeners = {str(number): address for number, address in self._engine.listening.items()}
-        log.info("relay ready", listeners=listeners, admin=self._server.url, engine=self._engine.name)
-        sys.stdout.write(announce("relay", listeners=listeners, admin=self._server.url) + "\n")
+        trunk = {} if self._engine.trunk is None else {"trunk": self._engine.trunk}
+        log.info("relay ready", listeners=listeners, admin=self._server.url, engine=self._engine.name, **trunk)
+        sys.stdout.write(announce("relay", listeners=listeners, admin=self._server.url, **trunk) + "\n")
         sys.stdout.flush()
 
     def _on_signal(self) -> None:
@@ -183,4 +207,6 @@ def _engine_config(settings: RelaySettings) -> EngineConfig:
         workers=settings.workers,
         bundle=settings.bundle,
         with_store=settings.redis_url is not None,
+        trunk=None if settings.trunk is None else split_host_port(settings.trunk),
+        with_peers=settings.peers_file is not None,
     )

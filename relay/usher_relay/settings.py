@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, SecretStr, field_validator
 
 from usher_core.errors import LocalError
-from usher_core.ids import pack_address
+from usher_core.ids import pack_address, split_host_port
 from usher_core.route_settings import RouteSettings
 from usher_core.settings import HostPort, TextList
 from usher_relay.flows import PROBATION_PER_UFRAG
@@ -72,6 +72,16 @@ class RelaySettings(RouteSettings):
         le=1024,
         description="most addresses of one ufrag that wait for their first answer: more than any client has,"
         " few enough that a replayed check fills nothing",
+    )
+    peers_file: Path | None = Field(
+        default=None,
+        description="peers file, read again when it changes: other clusters, and where their relays take datagrams for"
+        " sessions there from this one; the key file needs a `hop` key of the scope of each",
+    )
+    trunk: HostPort | None = Field(
+        default=None,
+        description="IP:PORT where relays of other clusters send datagrams for our transceivers; none: nowhere. Open it"
+        " to those relays only",
     )
     hop_mtu: int = Field(
         default=0,
@@ -181,6 +191,13 @@ class RelaySettings(RouteSettings):
     @classmethod
     def _is_ip(cls, value: str) -> str:
         pack_address(value)
+        return value
+
+    @field_validator("trunk")
+    @classmethod
+    def _is_ip_and_port(cls, value: str | None) -> str | None:
+        if value is not None:
+            pack_address(split_host_port(value)[0])
         return value
 
     @field_validator("hop_mtu")

@@ -11,6 +11,7 @@ from usher_core.routes import RouteTable
 from usher_relay.counters import Counters
 from usher_relay.listeners import Listener
 from usher_relay.state import Limits
+from usher_relay.trunk.peer_table import PeerTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,8 @@ class EngineConfig:
 
     `workers` is the number of data threads, 0 for as many as the process may use at the same time; `bundle` whether
     several client datagrams may share a hop datagram. The Python engine has one thread and never bundles.
-    `with_store` is whether a store of mappings is asked for unknown clients.
+    `with_store` is whether a store of mappings is asked for unknown clients. `trunk` is the (IP, port) where relays of
+    other clusters send to, None for nowhere; `with_peers` whether datagrams may go to other clusters.
     """
 
     listeners: tuple[Listener, ...]
@@ -31,6 +33,8 @@ class EngineConfig:
     workers: int = 0
     bundle: bool = True
     with_store: bool = False
+    trunk: tuple[str, int] | None = None
+    with_peers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +132,21 @@ class Engine(Protocol):
         """Listener id → the `HOST:PORT` it is bound to."""
         ...
 
+    @property
+    def trunk(self) -> str | None:
+        """The `HOST:PORT` where relays of other clusters send to; None for nowhere."""
+        ...
+
     def start(self) -> None:
         """Begin to forward."""
         ...
 
     def set_routes(self, table: RouteTable) -> None:
         """Swap the route table."""
+        ...
+
+    def set_peers(self, table: PeerTable) -> None:
+        """Say which other clusters datagrams may go to, and where."""
         ...
 
     def set_keys(self, file: KeyFile) -> None:

@@ -18,7 +18,7 @@ from usher_core.keys import KeyFile
 from usher_core.routes import RouteTable
 from usher_relay.counters import Counters, Drop, FlowEvent, Traffic
 from usher_relay.engine.interface import EngineConfig, FlowView, RouteView, Snapshot, SocketStatus
-from usher_relay.engine.sockets import ListenSocket, UpstreamSocket, status
+from usher_relay.engine.sockets import HopSocket, ListenSocket, status
 from usher_relay.engine.views import flow_view
 from usher_relay.hop_codec import route_bytes, route_of
 from usher_relay.state import RelayKeys
@@ -146,7 +146,7 @@ class _Sockets:
 
     def __init__(self, config: EngineConfig, opened: ExitStack, first: _Sockets | None = None) -> None:
         buffers = config.receive_buffer, config.send_buffer
-        self.upstream = UpstreamSocket(config.upstream, *buffers, config.hop_mtu)
+        self.upstream = HopSocket("upstream", config.upstream, *buffers, config.hop_mtu)
         opened.enter_context(self.upstream.socket)
         self.listeners: list[ListenSocket] = []
         ports = {} if first is None else {sock.listener.id: _port(sock) for sock in first.listeners}
@@ -156,7 +156,7 @@ class _Sockets:
             opened.enter_context(self.listeners[-1].socket)
 
     @property
-    def all(self) -> list[ListenSocket | UpstreamSocket]:
+    def all(self) -> list[ListenSocket | HopSocket]:
         return [*self.listeners, self.upstream]
 
     def descriptors(self) -> native.Sockets:

@@ -26,15 +26,18 @@ from usher_core.ids import join_host_port
 from usher_core.keys import KeyFile
 from usher_core.routes import RouteTable
 from usher_relay.counters import Drop
+from usher_relay.downlink import ClientSend
 from usher_relay.endpoint import Endpoint
 from usher_relay.engine.interface import EngineConfig, FlowView, RouteView, Snapshot, SocketStatus
 from usher_relay.engine.python_door import Answers, Mappings, PythonDoor
-from usher_relay.engine.sockets import ListenSocket, UpstreamSocket, drop_reason, status
+from usher_relay.engine.sockets import HopSocket, ListenSocket, drop_reason, status
 from usher_relay.engine.views import flow_view
 from usher_relay.flow import Flow
 from usher_relay.forwarder import Forwarder
 from usher_relay.hop_codec import route_bytes, route_of
 from usher_relay.state import LiveRoute, RelayKeys
+from usher_relay.trunk.peer_table import PeerAddresses, PeerTable
+from usher_relay.trunk.peers import PeerWays
 from usher_relay.uplink import HopSend
 
 log = structlog.get_logger()
@@ -45,6 +48,7 @@ LONGEST_WAIT = 0.25
 ANSWER_WITHIN = 1.0
 HOP_SIZE_EVERY = 1.0
 FAULT_LOG_EVERY = 60.0
+SOCKETS_TO_PEERS = 4
 
 ResultT = TypeVar("ResultT")
 
@@ -58,8 +62,18 @@ class PythonEngine:
         ring = RelayKeys.of(keys)
         buffers = config.receive_buffer, config.send_buffer
         with ExitStack() as opened:  # closes what is open already when a later one fails
-            self._upstream = UpstreamSocket(config.upstream, *buffers, config.hop_mtu)
+            self._upstream = HopSocket("upstream", config.upstream, *buffers, config.hop_mtu)
             opened.enter_context(self._upstream.socket)
+            # A peer's kernel spreads what it gets over its data threads by our port.
+            self._to_peers = [
+                HopSocket(f"peers/{number}", config.upstream, *buffers)
+                for number in range(SOCKETS_TO_PEERS if config.with_peers else 0)
+            ]
+            self._trunk = None
+            if config.trunk is not None:
+                self._trunk = HopSocket("trunk", config.trunk[0], *buffers, port=config.trunk[1])
+            for sock in self._trunk_sockets:
+                opened.enter_context(sock.socket)
             self._listeners: list[ListenSocket] = []
             for listener in config.listeners:
                 self._listeners.append(ListenSocket(listener, *buffers, config.limits.max_flows))
@@ -116,6 +130,36 @@ class PythonEngine:
 
         self._request(swap)
 
+    @property
+    def trunk(self) -> str | None:
+        """See `interface.Engine`."""
+        return None if self._trunk is None else self._trunk.address
+
+    @property
+    def _trunk_sockets(self) -> list[HopSocket]:
+        return [*self._to_peers, *([] if self._trunk is None else [self._trunk])]
+
+    def set_peers(self, table: PeerTable) -> None:
+        """See `interface.Engine`."""
+        ways = {cluster.to_bytes(2): found for cluster, peer in table.items() if (found := self._ways(peer))}
+
+        def swap() -> None:
+            self._forwarder.set_peers(ways)
+            self._next_tick = 0.0
+
+        self._request(swap)
+
+    def _ways(self, peer: PeerAddresses) -> PeerWays | None:
+        """Return how a peer is reached; None when none of its addresses is of our sockets' family."""
+        if not self._to_peers:
+            return None
+        endpoints = [self._to_peers[0].endpoint(*address) for address in peer.addresses]
+        reached = [endpoint for endpoint in endpoints if endpoint is not None]
+        if not reached:
+            return None
+        places = (endpoints[index] or reached[place % len(reached)] for place, index in enumerate(peer.places))
+        return PeerWays(frozenset(reached), tuple(places))
+
     def set_keys(self, file: KeyFile) -> None:
         """See `interface.Engine`."""
         keys = RelayKeys.of(file)
@@ -145,7 +189,7 @@ class PythonEngine:
 
     def sockets(self) -> list[SocketStatus]:
         """See `interface.Engine`."""
-        return [*map(status, self._listeners), status(self._upstream)]
+        return [*map(status, self._listeners), *map(status, (self._upstream, *self._trunk_sockets))]
 
     def flows(self, limit: int) -> list[FlowView]:
         """See `interface.Engine`."""
@@ -169,9 +213,14 @@ class PythonEngine:
         self._poller.register(self._upstream.socket, select.POLLIN)
         handlers: dict[int, Callable[[float, float], None]] = {
             self._wake_receiver.fileno(): self._serve_requests,
+            **{sock.socket.fileno(): self._peer_handler(sock) for sock in self._to_peers},
             self._upstream.socket.fileno(): self._from_transceivers,
             **{sock.socket.fileno(): self._client_handler(sock) for sock in self._listeners},
         }
+        if self._trunk is not None:
+            handlers[self._trunk.socket.fileno()] = self._ingress_handler(self._trunk)
+        for sock in self._trunk_sockets:
+            self._poller.register(sock.socket, select.POLLIN)
         while not self._stopping:
             ready = self._poller.poll(LONGEST_WAIT * 1000)
             now, unix = time.monotonic(), time.time()
@@ -182,6 +231,7 @@ class PythonEngine:
                     self._forwarder.tick(now, unix)
                 for descriptor, _ in ready:
                     handlers[descriptor](now, unix)
+                self._send_over_trunks()
                 if self._door is not None:
                     self._door.wake()
             except Exception as fault:  # noqa: BLE001  # one packet's fault must not end the calls of all others
@@ -205,15 +255,43 @@ class PythonEngine:
                 self._hop_send_failed(error, address, now)
 
     def _from_transceivers(self, now: float, unix: float) -> None:
-        forwarder = self._forwarder
+        answers = self._forwarder.from_transceivers(now, unix, self._upstream.receive(BATCH))
+        self._send_to_clients(answers.to_clients)
+        self._send_to_transceivers(answers.to_transceivers, now)
+
+    def _send_to_clients(self, sends: list[ClientSend]) -> None:
         by_id = self._by_id
-        answers = forwarder.from_transceivers(now, unix, self._upstream.receive(BATCH))
-        for path_key, datagram, local in answers.to_clients:
+        for path_key, datagram, local in sends:
             try:
                 by_id[path_key[:2]].send(path_key, datagram, local)
             except OSError as error:
-                forwarder.state.drop(drop_reason(error))
-        self._send_to_transceivers(answers.to_transceivers, now)
+                self._forwarder.state.drop(drop_reason(error))
+
+    def _peer_handler(self, sock: HopSocket) -> Callable[[float, float], None]:
+        def handle(now: float, unix: float) -> None:
+            self._send_to_clients(self._forwarder.from_peers(now, unix, sock.receive(BATCH)))
+
+        return handle
+
+    def _ingress_handler(self, sock: HopSocket) -> Callable[[float, float], None]:
+        def handle(now: float, unix: float) -> None:
+            self._send_to_transceivers(self._forwarder.from_ingress(now, unix, sock.receive(BATCH)), now)
+
+        return handle
+
+    def _send_over_trunks(self) -> None:
+        for datagram, address, path_key in self._forwarder.take_for_peers():
+            # By the port, which differs between clients behind one NAT: the datagrams of one leave in order.
+            self._send_on_trunk(self._to_peers[path_key[3] % len(self._to_peers)], datagram, address)
+        if self._trunk is not None:
+            for datagram, address in self._forwarder.take_for_ingress():
+                self._send_on_trunk(self._trunk, datagram, address)
+
+    def _send_on_trunk(self, sock: HopSocket, datagram: bytes, address: Endpoint) -> None:
+        try:
+            sock.socket.sendto(datagram, address)
+        except OSError as error:
+            self._forwarder.state.drop(drop_reason(error))
 
     def _from_store(self, answers: Answers) -> None:
         now = time.monotonic()

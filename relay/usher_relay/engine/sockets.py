@@ -162,24 +162,40 @@ class ListenSocket:
         return local
 
 
-class UpstreamSocket:
-    """The socket towards the transceivers. An IPv6 one also serves those with IPv4 addresses."""
+class HopSocket:
+    """A socket towards transceivers or relays of other clusters. An IPv6 one also serves those with IPv4 addresses.
 
-    name = "upstream"
+    Args:
+        name: in metrics.
+        host: local address.
+        receive_buffer: bytes asked of the kernel.
+        send_buffer: bytes asked of the kernel.
+        hop_mtu: bytes of an IP packet on the way, 0 to ask the kernel.
+        port: where others send to; 0 for any, which no other socket then shares.
+    """
 
-    def __init__(self, host: str, receive_buffer: int, send_buffer: int, hop_mtu: int) -> None:
+    def __init__(
+        self, name: str, host: str, receive_buffer: int, send_buffer: int, hop_mtu: int = 0, port: int = 0
+    ) -> None:
+        self.name = name
         self._is_ipv6 = ":" in host
         self._hop_mtu = hop_mtu
         family = socket.AF_INET6 if self._is_ipv6 else socket.AF_INET
-        self.socket = _open(family, host, 0, reuse_port=False, dual_stack=True)
+        self.socket = _open(family, host, port, reuse_port=port > 0, dual_stack=True)
         set_buffers(self.socket, self.name, receive_buffer, send_buffer)
         if _LINUX:
             self.socket.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _PMTUDISC_DO)
             if self._is_ipv6:
                 self.socket.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _PMTUDISC_DO)
 
+    @property
+    def address(self) -> str:
+        """The `HOST:PORT` that it is bound to."""
+        host, port = self.socket.getsockname()[:2]
+        return join_host_port(host, port)
+
     def endpoint(self, host: str, port: int) -> Endpoint | None:
-        """Return the address of a transceiver as this socket reports it, or None when it cannot reach that family."""
+        """Return the address of the other end as this socket reports it, or None when it cannot reach that family."""
         is_ipv6 = ":" in host
         if not self._is_ipv6:
             return None if is_ipv6 else (host, port)
@@ -224,7 +240,7 @@ class UpstreamSocket:
         return datagrams
 
 
-def status(sock: ListenSocket | UpstreamSocket) -> SocketStatus:
+def status(sock: ListenSocket | HopSocket) -> SocketStatus:
     """Return buffer sizes and the datagrams that the kernel dropped because the receive buffer was full."""
     return SocketStatus(sock.name, *granted_buffers(sock.socket), kernel_drops(sock.socket))
 
