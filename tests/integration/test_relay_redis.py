@@ -36,13 +36,6 @@ ALONE = ("--who-has-limit", "0")
 PASSWORD = "the-right-word"
 
 
-@pytest.fixture
-def net() -> Iterator[Network]:
-    network = Network()
-    yield network
-    network.close()
-
-
 @pytest.fixture(params=["python", pytest.param("native", marks=pytest.mark.needs("native engine"))])
 def engine(request: pytest.FixtureRequest) -> tuple[str, str]:
     """The flag that chooses it. The native one has as many data threads as the machine allows, and at least two."""

@@ -12,8 +12,8 @@
 //! 4. **RTP, RTCP and DTLS of an address without flow**, where no flow has the SSRC either, wait ([`crate::waiting`]) until
 //!    the store of mappings knows the address, or else a transceiver has said that the client is its own. All live ones
 //!    are asked, if they are no more than the limit. What the store knows, and HERE for the address, make a flow on
-//!    probation and let go what waits; HERE for the SSRC lets its packets go *tentatively*. They are looked up after all others of their batch, which may have made them known, and questions
-//!    leave last: they hold up no call.
+//!    probation and let go what waits; HERE for the SSRC lets its packets go *tentatively*. They are looked up after all
+//!    others of their batch, which may have made them known, and questions leave last: they hold up no call.
 //! 5. Everything else is dropped.
 //!
 //! Limits come after a request's integrity, never before. A datagram that does not fit its hop is cut in the middle; a
