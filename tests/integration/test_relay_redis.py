@@ -419,7 +419,7 @@ def test_what_somebody_writes_to_redis_steers_nobody(
     ):
         write_routes(folder / "routes.json", owner.pod, thief.pod)
         until(lambda: is_up(first) and is_up(second), "both reach Redis")
-        until(lambda: count(second, "routes") == 2, "both pods are known")
+        until(lambda: count(first, "routes") == count(second, "routes") == 2, "both know both pods")
         client, accomplice = net.client(first.udp), net.client(first.udp)
         connect(client)
         connect(accomplice, POD_B)
