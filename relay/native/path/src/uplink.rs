@@ -229,10 +229,11 @@ impl Batch<'_> {
                 return self.on_media(slot, packet, kind(self.out.slots.get(slot).payload(1)[0]));
             }
             let state = &mut *self.state;
-            if state.routes.is_empty() || (state.exchange.is_none() && !state.may_ask_all()) {
+            let transceivers = state.transceivers_to_ask();
+            if state.routes.is_empty() || (state.exchange.is_none() && transceivers == 0) {
                 return Err(Drop::UnknownAddress);
             }
-            let id = state.waiting.ask(path, ssrc, packet.local, self.now).ok_or(Drop::LimitQuestions)?;
+            let id = state.waiting.ask(path, ssrc, packet.local, transceivers, self.now).ok_or(Drop::LimitQuestions)?;
             let awaits = state.exchange.as_mut().is_some_and(|store| store.ask(path, &mut state.counters));
             state.waiting.get_mut(id).awaits_store = awaits;
             if !awaits {
@@ -240,12 +241,12 @@ impl Batch<'_> {
             }
             return self.hold(id, ssrc, slot, packet);
         };
-        let may_ask_all = state.exchange.is_none() || state.may_ask_all();
+        let transceivers = state.transceivers_to_ask();
         let question = state.waiting.get_mut(id);
         if ssrc != NO_SSRC && question.ssrc == NO_SSRC && !question.is_answered {
-            if question.awaits_store || !may_ask_all {
+            if question.awaits_store || transceivers == 0 {
                 question.ssrc = ssrc;
-            } else if state.waiting.ask_for_ssrc(id, ssrc, self.now) {
+            } else if state.waiting.ask_for_ssrc(id, ssrc, transceivers, self.now) {
                 self.ask_all(path, ssrc);
             } else {
                 return Err(Drop::LimitQuestions);
@@ -300,7 +301,7 @@ impl Batch<'_> {
     }
 
     fn ask_all(&mut self, path: &PathKey, ssrc: Ssrc) {
-        if self.state.exchange.is_none() || self.state.may_ask_all() {
+        if self.state.transceivers_to_ask() > 0 {
             self.state.counters.questions += 1;
             self.out.questions.ask(path, ssrc);
         }
