@@ -148,6 +148,11 @@ class Traffic:
         self.places: dict[Route, Endpoint] = {
             pod: (f"10.1.0.{number}", 7_200) for number, pod in enumerate(pods, start=1)
         }
+        self.crowd: dict[Route, Endpoint] = {
+            Route(2, number): ("10.2.0.1", 7_200 + number) for number in range(30 if seed % 5 == 1 else 0)
+        }
+        """More transceivers, which are only asked and answer: a question to many costs more."""
+        self.address_of = self.places | self.crowd
         self.sessions = [new_session(draw(pods), number) for number in range(1 if self.calm else 6)]
         hosts = ("192.0.2.1", "192.0.2.2", "2001:db8::1")
         ports = range(5_000, 5_000 + (8 if self.calm else draw((8, 8, 60))))
@@ -194,7 +199,8 @@ class Traffic:
 
     def _set_routes(self) -> None:
         sizes = [self.random.choice((300, 700, 1_472, 65_507)) for _ in self.live]
-        self.both.set_routes([(pod, self.places[pod], size) for pod, size in zip(self.live, sizes, strict=True)])
+        routes = [(pod, self.places[pod], size) for pod, size in zip(self.live, sizes, strict=True)]
+        self.both.set_routes([*routes, *((pod, place, 1_472) for pod, place in self.crowd.items())])
 
     def _keys(self) -> KeyFile:
         """Two hop keys: an active one, and one that is still accepted."""
@@ -267,7 +273,7 @@ class Traffic:
             pod, paths = route_of(flow.route), [flow.key]
         else:
             pod, paths = draw(self.sessions).route, self.clients
-        source = self.places[pod] if chance() < 0.95 else draw(list(self.places.values()))
+        source = self.address_of[pod] if chance() < 0.95 else draw(list(self.places.values()))
         if self._recent and chance() < 0.05:
             return draw(self._recent), source  # our own, come back
         kind = HopType.DATA if chance() < 0.8 else draw(list(HopType))
@@ -314,7 +320,7 @@ class Traffic:
             ssrc = draw((0, 0, 7, 8, 9)).to_bytes(4)
         if chance() < 0.05:
             ssrc = ssrc[:3]
-        source = self.places[pod] if chance() < 0.95 else draw(list(self.places.values()))
+        source = self.address_of[pod] if chance() < 0.95 else draw(list(self.places.values()))
         head = Outer(HopType.HERE, True, pod.cluster, pod.pod, pod.worker, 3 + self.hop_key, int(self.unix * 1000))
         records = (Record(path, ssrc),) * (1 if chance() < 0.95 else 2)
         datagram = hop.encode(head, records, HOP_KEYS[self.hop_key])

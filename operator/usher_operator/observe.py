@@ -25,7 +25,7 @@ from usher_operator.identity.lease import ClusterLease, read_leases
 from usher_operator.kube import ForbiddenError, KubeApi
 from usher_operator.loads import Loads
 from usher_operator.plan.children import is_owned, key_of
-from usher_operator.render import relay, transceiver
+from usher_operator.plan.secret_refs import named_secrets
 from usher_operator.render.pod import child_name
 from usher_operator.resends import Resends
 from usher_operator.seen import NodeSeen, PodSeen, RelayPoolSeen, TransceiverPoolSeen, pod_ids
@@ -178,11 +178,10 @@ class Observer:
             Reference("v1", "ServiceAccount", namespace, child),
             Reference("v1", "ConfigMap", namespace, f"{child}-backend"),
         ]
-        secrets = [transceiver.keys_secret(pool), transceiver.token_secret(pool)]
         (deployment, *others), leases, (there, forbidden) = await _all(
             _gather([self._api.get(target) for target in wanted]),
             self._cluster_leases(),
-            self._secrets(namespace, secrets),
+            self._secrets(namespace, named_secrets(pool)),
         )
         pods = self._pods.of_pool(namespace, names.TRANSCEIVER, name)
         holders = await self._holders(leases)
@@ -223,11 +222,10 @@ class Observer:
             Reference("rbac.authorization.k8s.io/v1", "Role", namespace, child),
             Reference("rbac.authorization.k8s.io/v1", "RoleBinding", namespace, child),
         ]
-        secrets = [relay.keys_secret(pool)]
         needs_nodes = pool.spec.exposure.type in ("NodePort", "HostPort")
         (workload, service, *others), (there, forbidden), security, nodes = await _all(
             _gather([self._api.get(target) for target in wanted]),
-            self._secrets(namespace, secrets),
+            self._secrets(namespace, named_secrets(pool)),
             self._pod_security(namespace),
             self._nodes() if needs_nodes else _nothing(),
         )
@@ -284,19 +282,28 @@ class Observer:
         target = Reference(names.API_VERSION, TransceiverPool.kind, namespace, name)
         return await self._is_there(target) is not False
 
-    async def _secrets(self, namespace: str, wanted: Sequence[str]) -> tuple[frozenset[str], frozenset[str]]:
-        """Return the names of those that exist, and of those that we may not read."""
-        found = await _gather([self._is_there(Reference("v1", "Secret", namespace, name)) for name in wanted])
-        looks = dict(zip(wanted, found, strict=True))
-        there = frozenset(name for name, is_there in looks.items() if is_there)
-        return there, frozenset(name for name, is_there in looks.items() if is_there is None)
-
     async def _is_there(self, target: Reference) -> bool | None:
         """Return whether an object exists; None: we may not know."""
         try:
             return await self._api.get(target) is not None
         except ForbiddenError:
             return None
+
+    async def _secrets(self, namespace: str, wanted: Sequence[str]) -> tuple[dict[str, frozenset[str]], frozenset[str]]:
+        """Return the keys in those that exist, and the names of those that we may not read."""
+        looks = await _gather([self._keys_in(namespace, name) for name in wanted])
+        there = {name: keys for name, (_, keys) in zip(wanted, looks, strict=True) if keys is not None}
+        return there, frozenset(name for name, (may_read, _) in zip(wanted, looks, strict=True) if not may_read)
+
+    async def _keys_in(self, namespace: str, secret: str) -> tuple[bool, frozenset[str] | None]:
+        """Return whether we may read a Secret, and its keys that have a value; None: there is none, or who knows."""
+        try:
+            found = await self._api.get(Reference("v1", "Secret", namespace, secret))
+        except ForbiddenError:
+            return False, None
+        if found is None:
+            return True, None
+        return True, frozenset(key for key, value in (found.get("data") or {}).items() if value)
 
     async def _pod_security(self, namespace: str) -> str:
         with contextlib.suppress(ForbiddenError):

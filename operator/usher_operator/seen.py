@@ -97,8 +97,8 @@ class TransceiverPoolSeen:
     """Leases of cluster ids in the identity namespace."""
     holders: frozenset[str] = frozenset()
     """`namespace/name` of pools that hold a cluster id and still exist or have pods."""
-    secrets: frozenset[str] = frozenset()
-    """Names of the Secrets of the namespace that exist (of those the pool refers to)."""
+    secrets: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Of the Secrets that the pool names and that exist: the keys which have a value, by the name of the Secret."""
     secrets_forbidden: frozenset[str] = frozenset()
     """Names of those that the operator may not read."""
     key_ids: tuple[str, ...] = ()
@@ -138,8 +138,8 @@ class RelayPoolSeen:
     """The level that the namespace enforces: privileged, baseline, restricted, or "" for none."""
     resolved: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """IPs of the host names that the Service or the spec name; the last good answer."""
-    secrets: frozenset[str] = frozenset()
-    """Names of the Secrets of the namespace that exist (of those the pool refers to)."""
+    secrets: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Of the Secrets that the pool names and that exist: the keys which have a value, by the name of the Secret."""
     secrets_forbidden: frozenset[str] = frozenset()
     """Names of those that the operator may not read."""
     key_ids: tuple[str, ...] = ()

@@ -138,9 +138,9 @@ class RelayState:
         self._hop_key = next(iter(keys.hop.values()))
 
     @property
-    def may_ask_all(self) -> bool:
-        """Whether there are transceivers, and few enough to ask them all."""
-        return 0 < len(self.routes) <= self.who_has_limit
+    def transceivers_to_ask(self) -> int:
+        """How many are asked whose a client is: all of them, or none where they are too many."""
+        return len(self.routes) if len(self.routes) <= self.who_has_limit else 0
 
     def set_routes(self, routes: Iterable[LiveRoute]) -> None:
         """Swap the table; a route that stays keeps its counts."""

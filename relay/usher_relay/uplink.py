@@ -240,18 +240,18 @@ class Uplink:
         if question is None:
             if self._was_loaded(path_key, local, now):
                 return self._on_media(batch, path_key, local, datagram)
-            if not state.routes or (state.exchange is None and not state.may_ask_all):
+            if not state.routes or (state.exchange is None and not state.transceivers_to_ask):
                 return Drop.UNKNOWN_ADDRESS
-            question = waiting.ask(path_key, ssrc, local, now)
+            question = waiting.ask(path_key, ssrc, local, state.transceivers_to_ask, now)
             if question is None:
                 return Drop.LIMIT_QUESTIONS
             question.awaits_store = state.exchange is not None and state.exchange.ask(path_key)
             if not question.awaits_store:
                 self._ask_all(batch, question)
         elif ssrc != NO_SSRC and question.ssrc == NO_SSRC and not question.is_answered:
-            if question.awaits_store or (state.exchange is not None and not state.may_ask_all):
+            if question.awaits_store or not state.transceivers_to_ask:
                 question.ssrc = ssrc
-            elif waiting.ask_for_ssrc(question, ssrc, now):
+            elif waiting.ask_for_ssrc(question, ssrc, state.transceivers_to_ask, now):
                 self._ask_all(batch, question)
             else:
                 return Drop.LIMIT_QUESTIONS
@@ -288,7 +288,7 @@ class Uplink:
                 self._count(self._send(batch, live, path_key, datagram))
 
     def _ask_all(self, batch: _Batch, question: Question) -> None:
-        if self._state.exchange is not None and not self._state.may_ask_all:
+        if not self._state.transceivers_to_ask:
             return
         self._state.counters.questions += 1
         for route in self._state.routes.values():

@@ -11,7 +11,8 @@ Rules:
   not asked for again before its end: the negative cache.
 * At most 4 datagrams of a source, and 1,024 in all, wait, none of them longer than 50 ms after the question. What
   waited too long is never sent; it is freed with the next call, at the latest by a tick.
-* Questions are limited in all. Who sends from few addresses (one IP with many ports: an attacker, but also a NAT or a
+* Questions are limited in all, a second's worth at once. Where one goes to more than 16 transceivers, accordingly fewer
+  come after those: what is bounded are the datagrams that strangers can make the fleet handle. Who sends from few addresses (one IP with many ports: an attacker, but also a NAT or a
   node in front of hundreds of calls) leaves half of them to others: an IP that has asked 16 times within the second is
   served only while half of the limit is left. Who fakes ever new addresses can only make the chance of each packet
   smaller, and a caller sends 50 a second.
@@ -42,6 +43,8 @@ WAITING = 1_024
 MODEST = 16
 """Questions of one IP within a second that are served as long as there are any."""
 MAX_FOUND = 4
+ASKED_AT_ONE_PRICE = 16
+"""Transceivers to which a question may go at its usual price."""
 
 
 @dataclass(slots=True, eq=False)
@@ -108,9 +111,9 @@ class Waiting:
         """Return the question for a source, if there is one."""
         return self._questions.get(path_key)
 
-    def ask(self, path_key: bytes, ssrc: bytes, local: object, now: float) -> Question | None:
-        """Open a question for a source that has none. None: there are too many."""
-        if len(self._questions) >= self._capacity or not self._may_ask(path_key, now):
+    def ask(self, path_key: bytes, ssrc: bytes, local: object, transceivers: int, now: float) -> Question | None:
+        """Open a question for a source that has none, which may go to so many. None: there are too many."""
+        if len(self._questions) >= self._capacity or not self._may_ask(path_key, transceivers, now):
             return None
         question = Question(path_key, ssrc, local, now)
         self._questions[path_key] = question
@@ -118,9 +121,9 @@ class Waiting:
         self._by_address[path_key[4:]] += 1
         return question
 
-    def ask_for_ssrc(self, question: Question, ssrc: bytes, now: float) -> bool:
+    def ask_for_ssrc(self, question: Question, ssrc: bytes, transceivers: int, now: float) -> bool:
         """Widen a question for an address by the SSRC of the first RTP from there. False: there are too many."""
-        if not self._may_ask(question.path_key, now):
+        if not self._may_ask(question.path_key, transceivers, now):
             return False
         question.ssrc = ssrc
         return True
@@ -150,12 +153,14 @@ class Waiting:
         self._counters.waiting_bytes -= sum(map(len, taken))
         return taken
 
-    def _may_ask(self, path_key: bytes, now: float) -> bool:
-        tolerance = self._rate.tolerance
+    def _may_ask(self, path_key: bytes, transceivers: int, now: float) -> bool:
+        price = max(1.0, transceivers / ASKED_AT_ONE_PRICE)
+        # The burst stays what it is: that many calls may come from a relay that has died.
+        tolerance = self._rate.tolerance * price
         if self._by_address[path_key[4:]] >= MODEST:
             tolerance /= 2
         full_at = max(self._full_at, now)
         if full_at - now > tolerance:
             return False
-        self._full_at = full_at + self._rate.interval
+        self._full_at = full_at + self._rate.interval * price
         return True

@@ -28,6 +28,20 @@ async def test_secrets_that_only_the_operator_may_not_read_stop_no_pod(rig):
         await rig.api.until(lambda: rig.condition("Available", *relay)[0] == "True", "whose relays run")
 
 
+async def test_pods_wait_for_the_key_in_a_secret_and_not_only_for_the_secret(rig):
+    metadata = {"name": "my-keys", "namespace": NAMESPACE}
+    made = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"keys": "eA==", "keys.json": ""}}
+    async with rig.operator():
+        rig.pool(keys={"secretRef": {"name": "my-keys"}})
+        await rig.api.until(lambda: rig.condition("KeysReady") == ("False", "SecretMissing"), "there is no Secret")
+        rig.api.create(made)
+        lacks_its_key = ("False", "SecretKeyMissing")
+        await rig.api.until(lambda: rig.condition("KeysReady") == lacks_its_key, "there is a Secret without a value")
+        assert rig.ids() == []
+        rig.api.change("Secret", NAMESPACE, "my-keys", lambda body: body.update(data={"keys.json": "eA=="}))
+        await rig.ready()
+
+
 async def test_ids_wait_for_no_answer_of_a_pod(rig, monkeypatch):
     async with rig.operator():
         rig.pool()

@@ -36,13 +36,6 @@ ALONE = ("--who-has-limit", "0")
 PASSWORD = "the-right-word"
 
 
-@pytest.fixture
-def net() -> Iterator[Network]:
-    network = Network()
-    yield network
-    network.close()
-
-
 @pytest.fixture(params=["python", pytest.param("native", marks=pytest.mark.needs("native engine"))])
 def engine(request: pytest.FixtureRequest) -> tuple[str, str]:
     """The flag that chooses it. The native one has as many data threads as the machine allows, and at least two."""
@@ -426,7 +419,7 @@ def test_what_somebody_writes_to_redis_steers_nobody(
     ):
         write_routes(folder / "routes.json", owner.pod, thief.pod)
         until(lambda: is_up(first) and is_up(second), "both reach Redis")
-        until(lambda: count(second, "routes") == 2, "both pods are known")
+        until(lambda: count(first, "routes") == count(second, "routes") == 2, "both know both pods")
         client, accomplice = net.client(first.udp), net.client(first.udp)
         connect(client)
         connect(accomplice, POD_B)

@@ -7,6 +7,8 @@ import errno
 import socket
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -50,6 +52,26 @@ async def test_a_burst_is_read_in_turns_so_that_the_loop_goes_on() -> None:
         await until(lambda: len(collector.datagrams) == 3 * MAX_PER_WAKE_UP, "all read")
         assert collector.relays == {relay.getsockname()}
     assert len(collector.turns) >= 3
+    shared.close()
+
+
+async def test_what_one_wake_up_reads_is_one_batch() -> None:
+    shared = HopSocket("127.0.0.1", 0, BUFFER, time.monotonic)
+    collector = Collector()
+    batches: list[int] = []
+
+    @contextmanager
+    def batch() -> Iterator[None]:
+        before = len(collector.datagrams)
+        yield
+        batches.append(len(collector.datagrams) - before)
+
+    with sender() as relay:
+        for number in range(MAX_PER_WAKE_UP + 3):
+            relay.sendto(b"x%d" % number, shared.address)
+        shared.start(collector, batch)
+        await until(lambda: len(collector.datagrams) == MAX_PER_WAKE_UP + 3, "all read")
+    assert batches[:2] == [MAX_PER_WAKE_UP, 3]
     shared.close()
 
 

@@ -152,6 +152,7 @@ def transceiver_metrics() -> list[Metric]:
         received=0,
         records=0,
         sent=0,
+        sent_records=0,
         paths=0,
         time_offset_ms=0,
         drops=once_each(reasons | keys_of(mux, "drops")),

@@ -1,6 +1,8 @@
 """Virtual time: nothing here waits."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from structlog.testing import capture_logs
@@ -122,3 +124,28 @@ def test_members_get_the_clock_that_stamps_packets_and_not_the_loops() -> None:
     run_virtual(main())
     assert seen
     assert set(seen) == {1234.5678}
+
+
+def test_each_tick_is_one_batch_around_all_its_members() -> None:
+    async def scenario() -> None:
+        happened: list[str] = []
+
+        @contextmanager
+        def batch() -> Iterator[None]:
+            happened.append("begin")
+            yield
+            happened.append("end")
+
+        ticker = Ticker(batch=batch)
+        for name in ("first", "second"):
+            ticker.add(lambda _now, name=name: happened.append(name), no_failure)  # type: ignore[misc]
+        await asyncio.sleep(0.021)
+        assert happened == ["begin", "first", "second", "end"]
+        happened.clear()
+        loop().stall(0.041)  # two ticks are caught up at once
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert happened == ["begin", "first", "second", "end"] * 2
+        ticker.stop()
+
+    run_virtual(scenario())

@@ -275,6 +275,11 @@ def test_no_id_for_a_pod(changes: dict[str, Any]) -> None:
     [
         pytest.param({}, {"keys_fault": "not all relays hold a key for cluster 100 yet"}, id="the relays lack its key"),
         pytest.param({"keys": {"secretRef": {"name": "mine"}}}, {}, id="its Secret is missing"),
+        pytest.param(
+            {"internalTokenSecretRef": {"name": "mine"}},
+            {"secrets": {"mine": frozenset({"keys.json"})}},
+            id="a key of its Secret is missing",
+        ),
     ],
 )
 def test_pods_stay_gated_until_their_keys_are_there(spec: dict[str, Any], seen: dict[str, Any]) -> None:

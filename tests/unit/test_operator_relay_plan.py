@@ -48,6 +48,7 @@ def told(outcome: Plan, before: RelayPool) -> dict[str, str]:
 
 
 LB = {"ip": "203.0.113.10"}
+MINE = {"mine": frozenset({"keys.json"})}
 
 
 # ---- what is made
@@ -319,7 +320,10 @@ def test_keys_that_are_missing_broken_or_rotating_are_said() -> None:
     outcome = plan(pool, with_ingress(pool, LB, secrets_forbidden=frozenset({"mine"})))
     assert conditions(outcome)["KeysReady"] == conditions(outcome)["Ready"] == ("False", "SecretForbidden")
     assert "add mine to rbac.secretNames" in message(outcome, "KeysReady")
-    outcome = plan(pool, with_ingress(pool, LB, secrets=frozenset({"mine"}), key_ids=("ice/A active 1d",)))
+    outcome = plan(pool, with_ingress(pool, LB, secrets={"mine": frozenset({"keys"})}))
+    assert conditions(outcome)["KeysReady"] == conditions(outcome)["Ready"] == ("False", "SecretKeyMissing")
+    assert "Secret mine of spec.keys.secretRef in namespace calls has no key keys.json" in message(outcome, "Ready")
+    outcome = plan(pool, with_ingress(pool, LB, secrets=MINE, key_ids=("ice/A active 1d",)))
     assert conditions(outcome)["Ready"][0] == "True"
     assert outcome.status["keyIDs"] == []
     pool = relay_pool()
@@ -344,7 +348,7 @@ def test_transceivers_of_another_namespace_need_keys_that_both_have() -> None:
 def test_transceivers_with_their_own_keys_are_named_by_relays_with_those_of_the_operator(spec: dict[str, Any]) -> None:
     pool = relay_pool(**spec)
     keys = {"voice": names.TRANSCEIVER_KEYS_SECRET, "other": "mine"}
-    found = frozenset([names.RELAY_KEYS_SECRET])
+    found = {names.RELAY_KEYS_SECRET: frozenset({names.KEYS_FILE})}
     outcome = plan(pool, with_ingress(pool, LB, secrets=found, transceiver_keys=keys))
     assert conditions(outcome)["KeysReady"] == conditions(outcome)["Ready"] == ("False", "MixedKeys")
     assert "the transceivers of other have keys of another source" in message(outcome, "KeysReady")
@@ -356,7 +360,7 @@ def test_transceivers_with_their_own_keys_are_named_by_relays_with_those_of_the_
 def test_transceivers_with_keys_of_the_operator_are_named_by_relays_with_keys_of_their_own() -> None:
     pool = relay_pool(keys={"secretRef": {"name": "mine"}})
     keys = {f"voice-{number}": names.TRANSCEIVER_KEYS_SECRET for number in range(7)} | {"good": "theirs"}
-    outcome = plan(pool, with_ingress(pool, LB, secrets=frozenset(["mine"]), transceiver_keys=keys))
+    outcome = plan(pool, with_ingress(pool, LB, secrets=MINE, transceiver_keys=keys))
     assert conditions(outcome)["KeysReady"] == ("False", "MixedKeys")
     assert "voice-0, voice-1, voice-2, voice-3, voice-4 and 2 more have" in message(outcome, "KeysReady")
 
@@ -364,7 +368,7 @@ def test_transceivers_with_keys_of_the_operator_are_named_by_relays_with_keys_of
 def test_keys_of_transceivers_that_the_relays_do_not_serve_do_not_matter() -> None:
     pool = relay_pool(keys={"secretRef": {"name": "mine"}}, transceivers={"namespaces": ["other"]})
     keys = {"voice": names.TRANSCEIVER_KEYS_SECRET}
-    outcome = plan(pool, with_ingress(pool, LB, secrets=frozenset(["mine"]), transceiver_keys=keys))
+    outcome = plan(pool, with_ingress(pool, LB, secrets=MINE, transceiver_keys=keys))
     assert conditions(outcome)["KeysReady"] == ("True", "KeysFound")
 
 

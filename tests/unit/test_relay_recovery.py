@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import functools
+import itertools
 import os
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
@@ -23,7 +24,7 @@ from usher_core.errors import LocalError
 from usher_core.keys import KeyFile
 from usher_relay.hop_codec import route_bytes
 from usher_relay.store import recovery as module
-from usher_relay.store.breaker import FIRST_PAUSE, LATE_IN_A_ROW, LONGEST_PAUSE, Breaker
+from usher_relay.store.breaker import FIRST_PAUSE, LONGEST_PAUSE, MADE_UP_FOR, MOST_LATE, Breaker
 from usher_relay.store.counters import Lookup, Refusal, StoreCounters, Write
 from usher_relay.store.mapping import LIFE, Mappings, name_of
 from usher_relay.store.recovery import NAMES_AT_ONCE, Recovery
@@ -274,8 +275,8 @@ async def test_a_redis_that_hangs_costs_three_look_ups_their_time() -> None:
             begin = loop.time()
             for _ in range(100):
                 assert await relay.asks(CLIENT) == [None]
-            assert loop.time() - begin <= LATE_IN_A_ROW * 0.05 + 1
-            assert relay.looked_up() == {Lookup.FAILED: LATE_IN_A_ROW, Lookup.AWAY: 100 - LATE_IN_A_ROW}
+            assert loop.time() - begin <= MOST_LATE * 0.05 + 1
+            assert relay.looked_up() == {Lookup.FAILED: MOST_LATE, Lookup.AWAY: 100 - MOST_LATE}
     assert words(entries) == [UP, AWAY]
 
 
@@ -287,22 +288,37 @@ async def test_a_redis_that_is_always_too_late_counts_as_away_without_flapping()
             for _ in range(200):
                 await relay.asks(CLIENT)
                 await asyncio.sleep(0.3)
-            assert relay.counters.lookups[Lookup.FAILED] == LATE_IN_A_ROW
+            assert relay.counters.lookups[Lookup.FAILED] == MOST_LATE
             relay.redis.delay = 0.001
             await until(lambda: relay.store.is_up)
     assert words(entries) == [UP, AWAY, UP]
 
 
 @virtual
-async def test_one_late_answer_is_no_outage() -> None:
+async def test_seldom_late_answers_are_no_outage() -> None:
     async with stack() as relay:
         relay.redis.held[name_of(CLIENT)] = sealed(CLIENT)
-        for _ in range(5):
+        for _ in range(20):
             relay.redis.delay = 0.1
             assert await relay.asks(CLIENT) == [None]
             relay.redis.delay = 0.001
-            assert await relay.asks(CLIENT) == [ROUTE]
+            for _ in range(round(1 / MADE_UP_FOR)):
+                assert await relay.asks(CLIENT) == [ROUTE]
         assert relay.store.is_up
+
+
+@virtual
+async def test_a_redis_that_is_late_every_other_time_is_away_most_of_the_time_so_it_meets_few_connections() -> None:
+    with capture_logs() as entries:
+        async with stack() as relay:
+            late = itertools.cycle((True, False))
+            for _ in range(1_200):
+                relay.redis.delay = 0.1 if next(late) else 0.001
+                await relay.asks(CLIENT)
+                relay.redis.delay = 0.001
+                await asyncio.sleep(0.05)
+            assert relay.counters.lookups[Lookup.FAILED] < 200, "each of them has cost a connection"
+    assert len(words(entries)) < 60
 
 
 @virtual

@@ -17,6 +17,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 import structlog
@@ -74,6 +75,7 @@ class HopSocket:
         self._wall = wall
         self._last_empty = clock()
         self._handler: DatagramHandler | None = None
+        self._batch: Callable[[], AbstractContextManager[None]] = nullcontext
         self._loop: asyncio.AbstractEventLoop | None = None
         self.send_failures: Counter[str] = Counter()
         self.receive_failures = 0
@@ -93,9 +95,12 @@ class HopSocket:
         """Datagrams the kernel dropped because the receive buffer was full; None where it doesn't say."""
         return kernel_drops(self._socket)
 
-    def start(self, handler: DatagramHandler) -> None:
-        """Hand every datagram to `handler` from now on; needs a running loop."""
+    def start(self, handler: DatagramHandler, batch: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+        """Hand every datagram to `handler` from now on, those of one wake-up within one `batch`; needs a running
+        loop.
+        """
         self._handler = handler
+        self._batch = batch
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._socket.fileno(), self._on_readable)
 
@@ -122,6 +127,10 @@ class HopSocket:
         self.send(HEARTBEAT, (loopback.get(host, host), port))
 
     def _on_readable(self) -> None:
+        with self._batch():
+            self._read()
+
+    def _read(self) -> None:
         assert self._handler is not None
         receive, handler = self._socket.recvmsg, self._handler
         now = self._clock()

@@ -79,7 +79,7 @@ class Transceiver:
         self._keys = TransceiverKeys(settings.keys_file, route, time.time)
         self._socket = HopSocket(*split_host_port(settings.udp), settings.socket_buffer, self._clock)
         self._mux = Mux(route, self._keys, self._socket.send, time.time)
-        self._ticker = Ticker(self._clock)
+        self._ticker = Ticker(self._clock, self._mux.batch)
         codec = load_codec(settings.opus_codec)
         self.sessions = SessionRegistry(
             route, self._keys, self._mux, self._ticker, codec, Certificate(), _registry_settings(settings), self._clock
@@ -135,7 +135,7 @@ class Transceiver:
 
     async def start(self) -> None:
         """Begin to work: packets and requests are handled when this returns."""
-        self._socket.start(self._mux.on_datagram)
+        self._socket.start(self._mux.on_datagram, self._mux.batch)
         self._socket.beat()
         self._housekeeping = asyncio.create_task(self._keep_house())
         _ = await self._http.start()  # its own task; `stop` waits for it

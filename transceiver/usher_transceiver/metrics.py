@@ -79,6 +79,7 @@ class TransceiverCollector(Collector):
         yield _counter("hop_received", "Hop datagrams received", mux.received)
         yield _counter("hop_records", "Records in accepted hop datagrams", mux.records)
         yield _counter("hop_sent", "Hop datagrams sent", mux.sent)
+        yield _counter("hop_sent_records", "Records in hop datagrams sent", mux.sent_records)
         yield _counters("drops", "Datagrams and records dropped by reason", "reason", mux.drops)
         yield _counters("checks", "Binding requests by outcome", "outcome", mux.checks)
         yield _counters("reports", "UNKNOWN-FLOW and HERE sent", "kind", mux.reports)

@@ -11,6 +11,7 @@ Rules:
 * So is a path that its session gave up for a newer one, at a rate of its own: a client that sends from ever new
   addresses must not silence the other reports.
 * WHO-HAS is answered HERE, or not at all.
+* What leaves together shares hop datagrams (bundler.py).
 * A process that is behind drops the RTP and RTCP that waited too long for it, and nothing else: what keeps a call
   alive is handled however late it is.
 * One faulty packet or session never stops the others.
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import structlog
@@ -27,9 +29,10 @@ import structlog
 from usher_core import hop, stun
 from usher_core.datagram import DatagramClass, classify
 from usher_core.errors import RemoteError
-from usher_core.hop import HopDatagram, HopType, Outer, Record, RecordFlag
+from usher_core.hop import HopDatagram, HopType, Record, RecordFlag
 from usher_core.ids import ClientPath, Route
 from usher_core.rtp import peek_ssrc
+from usher_transceiver.bundler import ActiveKey, Bundler, SendHop
 from usher_transceiver.ice import CheckOutcome
 from usher_transceiver.joiner import Joiner
 from usher_transceiver.paths import Path, SocketAddress, Via
@@ -49,17 +52,11 @@ _THE_ADDRESS = bytes(4)
 _SPLIT = RecordFlag.SPLIT.value
 _ALIVE = RecordFlag.ALIVE.value
 
-SendHop = Callable[[bytes, SocketAddress], None]
-
 log = structlog.get_logger()
 
 
-class HopKeys(Protocol):
+class HopKeys(ActiveKey, Protocol):
     """What authenticates hop datagrams."""
-
-    @property
-    def active(self) -> tuple[int, bytes]:
-        """Id and key for what we send."""
 
     def verify(self, datagram: HopDatagram) -> bool:
         """Whether one of our keys made its MAC."""
@@ -109,8 +106,8 @@ class Mux:
     ) -> None:
         self._route = route
         self._keys = keys
-        self._send = send
         self._wall = wall
+        self._bundler = Bundler(route, keys, send, wall)
         self._by_ufrag: dict[bytes, Owner] = {}
         self._by_path: dict[ClientPath, Owner] = {}
         self._by_ssrc: dict[int, list[Owner]] = {}
@@ -120,7 +117,6 @@ class Mux:
         self._who_has = TokenBucket(WHO_HAS_RATE)
         self.received = 0
         self.records = 0
-        self.sent = 0
         self.time_offset_ms = 0
         """Of the last datagram with a MAC that held: how far its sender's clock was ahead."""
         self.drops: Counter[str] = Counter()
@@ -325,14 +321,27 @@ class Mux:
         if self._who_has.take(now):
             self.reports["here"] += 1
             via = Via(relay, question.outer.return_slot)
-            self._transmit(HopType.HERE, Record(record.path, here), via)
+            self._bundler.send_other(HopType.HERE, Record(record.path, here), via)
 
     # Out
 
+    def batch(self) -> AbstractContextManager[None]:
+        """What is sent to clients within it leaves at its end at the latest, bundled by relay."""
+        return self._bundler.batch()
+
+    @property
+    def sent(self) -> int:
+        """Hop datagrams sent."""
+        return self._bundler.datagrams
+
+    @property
+    def sent_records(self) -> int:
+        """Records in them."""
+        return self._bundler.records
+
     def send_to_client(self, address: ClientPath, via: Via, payload: bytes, alive: bool) -> None:
         """Send a datagram to a client by the way it came."""
-        flags = _ALIVE if alive else 0
-        self._transmit(HopType.DATA, Record(address, payload, flags), via)
+        self._bundler.send_data(Record(address, payload, _ALIVE if alive else 0), via)
 
     def _report_unknown(self, now: float, address: ClientPath, via: Via) -> None:
         if address in self._by_path or not self._unknown_flow.take(now):
@@ -341,20 +350,4 @@ class Mux:
         self._send_unknown_flow(address, via)
 
     def _send_unknown_flow(self, address: ClientPath, via: Via) -> None:
-        self._transmit(HopType.UNKNOWN_FLOW, Record(address, b""), via)
-
-    def _transmit(self, kind: HopType, record: Record, via: Via) -> None:
-        key_id, key = self._keys.active
-        route = self._route
-        outer = Outer(
-            kind,
-            True,
-            route.cluster,
-            route.pod,
-            route.worker,
-            key_id,
-            int(self._wall() * 1000),
-            return_slot=via.return_slot,
-        )
-        self.sent += 1
-        self._send(hop.encode(outer, (record,), key), via.relay)
+        self._bundler.send_other(HopType.UNKNOWN_FLOW, Record(address, b""), via)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from usher_core.ids import ClientPath
 
@@ -23,8 +23,7 @@ SocketAddress = tuple[Any, ...]
 NEVER = float("-inf")
 
 
-@dataclass(frozen=True, slots=True)
-class Via:
+class Via(NamedTuple):
     """The way back to a client: the relay's address and the return slot it asked to have echoed."""
 
     relay: SocketAddress

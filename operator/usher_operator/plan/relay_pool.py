@@ -27,7 +27,7 @@ from usher_operator.plan.children import is_ours, key_of, name_taken
 from usher_operator.plan.defaults import Defaults
 from usher_operator.plan.diagnosis import is_stuck, why_not_ready
 from usher_operator.plan.relay_addresses import find_addresses
-from usher_operator.plan.secret_refs import secrets_fault
+from usher_operator.plan.secret_refs import needed_keys, secret_forbidden, secret_missing
 from usher_operator.pods_aside import tell_left, with_aside
 from usher_operator.render.pod import child_name
 from usher_operator.render.relay import (
@@ -173,9 +173,13 @@ def _accepted(pool: RelayPool, seen: RelayPoolSeen, defaults: Defaults) -> Verdi
 def _keys(pool: RelayPool, seen: RelayPoolSeen) -> Verdict:
     reference = pool.spec.keys.secret_ref
     if reference is not None:
-        fault = secrets_fault({"spec.keys.secretRef": reference}, seen, pool.metadata.namespace)
-        found = Verdict("KeysReady", "True", "KeysFound", f"Keys come from Secret {reference.name}.")
-        return fault or _mixed_keys(pool, seen) or found
+        needed, namespace = needed_keys(pool), pool.metadata.namespace
+        return (
+            secret_missing("KeysReady", needed, seen, namespace)
+            or secret_forbidden("KeysReady", "False", needed, seen, namespace)
+            or _mixed_keys(pool, seen)
+            or Verdict("KeysReady", "True", "KeysFound", f"Keys come from Secret {reference.name}.")
+        )
     if seen.keys_fault:
         return Verdict("KeysReady", "False", "KeysNotReady", sentence(seen.keys_fault))
     others = [each for each in namespaces(pool) if each != pool.metadata.namespace]

@@ -1,37 +1,85 @@
-"""What is wrong with the Secrets that a pool names."""
+"""The Secrets that a pool names: which keys of them its pods need, and what is wrong with them.
+
+What a Secret holds is nobody's business here but for the names of its keys, and only where the operator may look.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
-from usher_operator.api.common import LocalReference
+from usher_operator.api.relay_pool import RelayPool
+from usher_operator.api.transceiver_pool import TransceiverPool
 from usher_operator.conditions import Verdict
+from usher_operator.names import KEYS_FILE, TOKEN_FILE
 from usher_operator.seen import RelayPoolSeen, TransceiverPoolSeen
 
 FORBIDDEN = "SecretForbidden"
 """Whether the Secret exists is not known; its pods mount it without us."""
 
 
-def secrets_fault(
-    references: Mapping[str, LocalReference | None], seen: RelayPoolSeen | TransceiverPoolSeen, namespace: str
+@dataclass(frozen=True, slots=True)
+class SecretKey:
+    """A key of a Secret of the pool's namespace. `field`: of the pool that names it, such as `spec.keys.secretRef`."""
+
+    field: str
+    secret: str
+    key: str
+
+
+def needed_keys(pool: RelayPool | TransceiverPool) -> list[SecretKey]:
+    """Return where the keys and the token of a pool are, as far as it names Secrets of its own."""
+    needed = []
+    if (keys := pool.spec.keys.secret_ref) is not None:
+        needed.append(SecretKey("spec.keys.secretRef", keys.name, KEYS_FILE))
+    if isinstance(pool, TransceiverPool) and (token := pool.spec.internal_token_secret_ref) is not None:
+        needed.append(SecretKey("spec.internalTokenSecretRef", token.name, TOKEN_FILE))
+    return needed
+
+
+def named_secrets(pool: RelayPool | TransceiverPool) -> list[str]:
+    """Return the names of all Secrets that the conditions of a pool are about."""
+    return sorted({each.secret for each in needed_keys(pool)})
+
+
+def secret_missing(
+    kind: str, needed: Sequence[SecretKey], seen: RelayPoolSeen | TransceiverPoolSeen, namespace: str
 ) -> Verdict | None:
-    """Return a KeysReady that names the first Secret which is missing, or else which the operator may not read.
+    """Return a condition that names the first Secret or key which is missing; None when none is.
 
     Args:
-        references: by their field of the pool, such as `spec.keys.secretRef`; None where the field is left out.
-        seen: knows which Secrets exist.
+        kind: of the condition.
+        needed: by pods of the pool.
+        seen: knows the Secrets.
         namespace: of the pool.
     """
-    named = [(field, reference.name) for field, reference in references.items() if reference is not None]
-    for field, name in named:
-        if name not in seen.secrets | seen.secrets_forbidden:
-            text = f"Secret {name} of {field} does not exist in namespace {namespace}: make it."
-            return Verdict("KeysReady", "False", "SecretMissing", text)
-    for field, name in named:
-        if name in seen.secrets_forbidden:
+    for each in needed:
+        if each.secret in seen.secrets_forbidden:
+            continue
+        what = f"Secret {each.secret} of {each.field}"
+        if each.secret not in seen.secrets:
+            text = f"{what} does not exist in namespace {namespace}: make it."
+            return Verdict(kind, "False", "SecretMissing", text)
+        if each.key not in seen.secrets[each.secret]:
+            text = f"{what} in namespace {namespace} has no key {each.key}, or an empty one: add it."
+            return Verdict(kind, "False", "SecretKeyMissing", text)
+    return None
+
+
+def secret_forbidden(
+    kind: str,
+    status: Literal["False", "Unknown"],
+    needed: Sequence[SecretKey],
+    seen: RelayPoolSeen | TransceiverPoolSeen,
+    namespace: str,
+) -> Verdict | None:
+    """Return a condition of that status that names the first Secret which the operator may not read; None: it may."""
+    for each in needed:
+        if each.secret in seen.secrets_forbidden:
             text = (
-                f"The operator may not read Secret {name} of {field} in namespace {namespace}: add {name} to "
-                "rbac.secretNames of the chart. Pods mount it all the same."
+                f"The operator may not read Secret {each.secret} of {each.field} in namespace {namespace}: add "
+                f"{each.secret} to rbac.secretNames of the chart. Pods mount it all the same."
             )
-            return Verdict("KeysReady", "False", FORBIDDEN, text)
+            return Verdict(kind, status, FORBIDDEN, text)
     return None

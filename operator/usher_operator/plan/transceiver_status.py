@@ -12,7 +12,7 @@ from usher_operator.conditions import Verdict, merge, sentence, some
 from usher_operator.names import ACTIVE, POD_ID_GATE, REVISION_LABEL, STATE_LABEL, TRANSCEIVER, pool_labels, selector_of
 from usher_operator.plan.diagnosis import is_stuck, why_not_ready
 from usher_operator.plan.scale_down import is_draining
-from usher_operator.plan.secret_refs import secrets_fault
+from usher_operator.plan.secret_refs import needed_keys, secret_forbidden, secret_missing
 from usher_operator.pods_aside import with_aside
 from usher_operator.seen import Json, PodSeen, TransceiverPoolSeen
 
@@ -58,11 +58,11 @@ def count(pods: Sequence[PodSeen]) -> Counts:
 
 def keys_verdict(pool: TransceiverPool, seen: TransceiverPoolSeen) -> Verdict:
     """Return whether pods find keys and token. While those are missing they get no id: it would only be burnt."""
-    references = {
-        "spec.keys.secretRef": pool.spec.keys.secret_ref,
-        "spec.internalTokenSecretRef": pool.spec.internal_token_secret_ref,
-    }
-    if fault := secrets_fault(references, seen, pool.metadata.namespace):
+    needed, namespace = needed_keys(pool), pool.metadata.namespace
+    if fault := secret_missing("KeysReady", needed, seen, namespace):
+        return fault
+    # Without the token no transceiver can be asked or told anything.
+    if fault := secret_forbidden("KeysReady", "False", needed, seen, namespace):
         return fault
     if seen.keys_fault:
         return Verdict("KeysReady", "False", "KeysNotReady", sentence(seen.keys_fault))

@@ -189,6 +189,7 @@ class Recovery:
             await self._store.until_up()
             try:
                 async with asyncio.timeout(LOAD_WITHIN):
+                    self._counters.loaded = 0  # what a try before has brought comes again
                     for listener in self._listeners:
                         await self._load_listener(listener)
             except FAILURES as error:

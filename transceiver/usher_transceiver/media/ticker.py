@@ -6,6 +6,7 @@ of them: beyond that the past is given up (and counted), because a burst would o
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 import structlog
@@ -23,9 +24,14 @@ class Ticker:
 
     Args:
         clock: seconds, monotonic, the one that stamps packets too; None: the loop's.
+        batch: entered around the callbacks of a tick: what they send leaves together.
     """
 
-    def __init__(self, clock: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] | None = None,
+        batch: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self.ticks = 0
         self.late_ticks = 0
         """Came more than half a frame after their time."""
@@ -35,6 +41,7 @@ class Ticker:
         """Seconds, since the beginning."""
         self._loop = asyncio.get_running_loop()
         self._clock = clock or self._loop.time
+        self._batch = batch
         self._members: dict[int, tuple[TickCallback, FailureCallback]] = {}
         self._next_key = 0
         self._due = 0.0
@@ -77,7 +84,8 @@ class Ticker:
         # Before the callbacks, so that stop() within one of them is the last word.
         self._handle = self._loop.call_at(self._due, self._run) if self._members else None
         for _ in range(ticks):
-            self._tick(self._clock())
+            with self._batch():
+                self._tick(self._clock())
 
     def _tick(self, now: float) -> None:
         self.ticks += 1

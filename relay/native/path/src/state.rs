@@ -116,9 +116,9 @@ impl State {
         self.flows.named = Some(Named::default());
     }
 
-    /// Whether there are transceivers, and few enough to ask them all.
-    pub fn may_ask_all(&self) -> bool {
-        !self.routes.is_empty() && self.routes.len() <= self.who_has_limit
+    /// How many transceivers are asked whose a client is: all of them, or none where they are too many.
+    pub fn transceivers_to_ask(&self) -> u32 {
+        if self.routes.len() <= self.who_has_limit { self.routes.len() as u32 } else { 0 }
     }
 
     /// Chooses the key that is sent with at `unix`, Unix seconds: keys become active as time passes.

@@ -12,8 +12,8 @@
 //! 4. **RTP, RTCP and DTLS of an address without flow**, where no flow has the SSRC either, wait ([`crate::waiting`]) until
 //!    the store of mappings knows the address, or else a transceiver has said that the client is its own. All live ones
 //!    are asked, if they are no more than the limit. What the store knows, and HERE for the address, make a flow on
-//!    probation and let go what waits; HERE for the SSRC lets its packets go *tentatively*. They are looked up after all others of their batch, which may have made them known, and questions
-//!    leave last: they hold up no call.
+//!    probation and let go what waits; HERE for the SSRC lets its packets go *tentatively*. They are looked up after all
+//!    others of their batch, which may have made them known, and questions leave last: they hold up no call.
 //! 5. Everything else is dropped.
 //!
 //! Limits come after a request's integrity, never before. A datagram that does not fit its hop is cut in the middle; a
@@ -229,10 +229,11 @@ impl Batch<'_> {
                 return self.on_media(slot, packet, kind(self.out.slots.get(slot).payload(1)[0]));
             }
             let state = &mut *self.state;
-            if state.routes.is_empty() || (state.exchange.is_none() && !state.may_ask_all()) {
+            let transceivers = state.transceivers_to_ask();
+            if state.routes.is_empty() || (state.exchange.is_none() && transceivers == 0) {
                 return Err(Drop::UnknownAddress);
             }
-            let id = state.waiting.ask(path, ssrc, packet.local, self.now).ok_or(Drop::LimitQuestions)?;
+            let id = state.waiting.ask(path, ssrc, packet.local, transceivers, self.now).ok_or(Drop::LimitQuestions)?;
             let awaits = state.exchange.as_mut().is_some_and(|store| store.ask(path, &mut state.counters));
             state.waiting.get_mut(id).awaits_store = awaits;
             if !awaits {
@@ -240,12 +241,12 @@ impl Batch<'_> {
             }
             return self.hold(id, ssrc, slot, packet);
         };
-        let may_ask_all = state.exchange.is_none() || state.may_ask_all();
+        let transceivers = state.transceivers_to_ask();
         let question = state.waiting.get_mut(id);
         if ssrc != NO_SSRC && question.ssrc == NO_SSRC && !question.is_answered {
-            if question.awaits_store || !may_ask_all {
+            if question.awaits_store || transceivers == 0 {
                 question.ssrc = ssrc;
-            } else if state.waiting.ask_for_ssrc(id, ssrc, self.now) {
+            } else if state.waiting.ask_for_ssrc(id, ssrc, transceivers, self.now) {
                 self.ask_all(path, ssrc);
             } else {
                 return Err(Drop::LimitQuestions);
@@ -300,7 +301,7 @@ impl Batch<'_> {
     }
 
     fn ask_all(&mut self, path: &PathKey, ssrc: Ssrc) {
-        if self.state.exchange.is_none() || self.state.may_ask_all() {
+        if self.state.transceivers_to_ask() > 0 {
             self.state.counters.questions += 1;
             self.out.questions.ask(path, ssrc);
         }
