@@ -117,6 +117,8 @@ class Bundler:
             route.worker,
             key_id,
             int(self._wall() * 1000),
+            # The home relay sends on what has a return slot.
+            hops_left=2 if via.return_slot else 1,
             return_slot=via.return_slot,
         )
         self.datagrams += 1

@@ -1,0 +1,109 @@
+"""Calls that enter at a relay of another cluster: ingress relay, trunk, home relay, transceiver. Real programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.fleet import Fleet, calling, running_fleet, wait_until
+from tests.relay_network import RelayProcess, relay_process
+from tests.trunk_rig import TRUNK_KEY
+from usher_core.keys import HopKey, KeyFile
+
+pytestmark = [pytest.mark.timed, pytest.mark.timeout(120)]
+
+HOME, INGRESS = 1, 9
+HOMES = 2
+MAX_GAP_MS = 1_300
+"""A peer's relay that died is noticed within 1 s, and calls on the others notice nothing."""
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    with running_fleet(tmp_path_factory.mktemp("fleet"), "--transceivers=2", "--relays=1", "--engine=python") as fleet:
+        yield fleet
+
+
+class Trunk:
+    """Home relays beside those of a fleet, and one ingress relay that has them as a peer."""
+
+    def __init__(self, fleet: Fleet, folder: Path, opened: ExitStack, engine: str) -> None:
+        of_fleet = Path(fleet.state()["keys"])
+        keys = KeyFile.model_validate_json((of_fleet / "relay.json").read_text())
+        self.homes: list[RelayProcess] = []
+        for number in range(HOMES):
+            place = folder / f"home{number}"
+            place.mkdir()
+            write_keys(place, keys, HopKey(id=5, scope=INGRESS, key=TRUNK_KEY))
+            (place / "routes.json").symlink_to(of_fleet / "routes.json")
+            flags = ("--trunk=127.0.0.1:0", f"--engine={engine}", "--workers=1")
+            self.homes.append(opened.enter_context(relay_process(place, *flags)))
+        place = folder / "ingress"
+        place.mkdir()
+        write_keys(place, keys, HopKey(id=5, scope=HOME, key=TRUNK_KEY))
+        (place / "routes.json").write_text('{"version": 1, "transceivers": []}')
+        endpoints = [{"address": home.facts["trunk"]} for home in self.homes]
+        peers = {"version": 1, "peers": [{"cluster": HOME, "endpoints": endpoints}]}
+        (place / "peers.json").write_text(json.dumps(peers))
+        flags = (f"--peers-file={place / 'peers.json'}", f"--engine={engine}")
+        self.ingress = opened.enter_context(relay_process(place, *flags))
+        wait_until(lambda: all(self.up().values()), 5, "the ingress relay has heard all home relays")
+
+    def up(self) -> dict[str, float]:
+        """Which endpoints the ingress relay thinks are up."""
+        found = {
+            name: value for name, value in self.ingress.metrics().items() if name.startswith("usher_relay_peer_up")
+        }
+        assert len(found) == HOMES
+        return found
+
+
+def write_keys(place: Path, of_fleet: KeyFile, trunk: HopKey) -> None:
+    (place / "keys.json").write_text(of_fleet.model_copy(update={"hop": (*of_fleet.hop, trunk)}).model_dump_json())
+
+
+@pytest.fixture(params=["python"])
+def trunk(fleet: Fleet, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Trunk]:
+    with ExitStack() as opened:
+        yield Trunk(fleet, tmp_path, opened, request.param)
+
+
+def uplink(relay: RelayProcess) -> float:
+    return relay.metrics()['usher_relay_packets_total{direction="uplink"}']
+
+
+def gaps(result: dict[str, Any]) -> list[float]:
+    return sorted(call["longest_gap_ms"] for call in result["calls"])
+
+
+def test_calls_enter_at_another_cluster_and_sound_right(fleet: Fleet, trunk: Trunk) -> None:
+    with calling(fleet.url, "--count=10", "--seconds=3", f"--via={trunk.ingress.udp}") as caller:
+        result = caller.result()
+    print(f"\nlongest gaps over a trunk, ms: {gaps(result)}; offer to answer: {result['summary']['offer_answer_ms']}")
+    assert result["status"] == 0, result
+    carried = [uplink(home) for home in trunk.homes]
+    assert min(carried) > 100, f"the flows are spread over both home relays: {carried}"
+    assert uplink(trunk.ingress) >= sum(carried) * 0.99
+
+
+def test_a_home_relay_that_dies_costs_its_flows_a_second_and_the_others_nothing(fleet: Fleet, trunk: Trunk) -> None:
+    seconds = 8
+    with calling(fleet.url, "--count=10", f"--seconds={seconds}", f"--via={trunk.ingress.udp}") as caller:
+        caller.wait_until_connected(10)
+        time.sleep(1)  # so that every call has sound; a gap is measured from there
+        os.kill(trunk.homes[0].process.pid, signal.SIGKILL)
+        result = caller.result()
+    print(f"\nlongest gaps after the death of one of two home relays, ms: {gaps(result)}")
+    assert sorted(trunk.up().values()) == [0, 1]
+    late = max(call["late_ms"] for call in result["calls"])
+    assert gaps(result)[-1] <= MAX_GAP_MS + late
+    assert gaps(result)[0] <= 100 + late, "calls by the other home relay notice nothing"
+    assert all(call["seconds"] >= seconds - 0.1 for call in result["calls"])
