@@ -373,6 +373,10 @@ class Uplink:
     def _send(
         self, batch: _Batch, route: LiveRoute | PeerRoute, path_key: bytes, datagram: bytes, flags: int = 0
     ) -> Drop | None:
+        state = self._state
+        key = None if isinstance(route, LiveRoute) else state.trunk_keys.get(route.route[:2])
+        if key is None and isinstance(route, PeerRoute):
+            return Drop.PEER_KEY
         if len(datagram) <= route.room:
             parts = [(record_header(path_key, flags), datagram)]
         else:
@@ -380,26 +384,20 @@ class Uplink:
             if halves is None:
                 return Drop.HOP_ROOM
             self._split_id = (self._split_id + 1) & 0xFFFF
-            self._state.counters.split += 1
+            state.counters.split += 1
             first, last = flags | RecordFlag.SPLIT, flags | RecordFlag.SPLIT | RecordFlag.LAST_PART
             parts = [
                 (record_header(path_key, first, self._split_id), halves[0]),
                 (record_header(path_key, last, self._split_id), halves[1]),
             ]
-        if isinstance(route, LiveRoute):
-            batch.sends += [
-                (encode_data(route.prefix, batch.stamp, record, payload), route.address) for record, payload in parts
-            ]
-        else:
-            key = self._state.trunk_keys.get(route.route[:2])
-            if key is None:
-                return Drop.PEER_KEY
-            stamp = batch.stamp.of(key.id, key.key)
-            self._state.to_peers += [
-                TrunkSend(encode_data(route.prefix, stamp, record, payload), route.peer.address(path_key), path_key)
-                for record, payload in parts
-            ]
-        traffic = self._state.counters.uplink
+        stamp = batch.stamp if key is None else batch.stamp.of(key.id, key.key)
+        for record, payload in parts:
+            made = encode_data(route.prefix, stamp, record, payload)
+            if isinstance(route, LiveRoute):
+                batch.sends.append((made, route.address))
+            else:
+                state.to_peers.append(TrunkSend(made, route.peer.address(path_key), path_key))
+        traffic = state.counters.uplink
         route.uplink += 1
         traffic.forwarded += 1
         traffic.forwarded_bytes += len(datagram)

@@ -70,7 +70,7 @@ def write_keys(place: Path, of_fleet: KeyFile, trunk: HopKey) -> None:
     (place / "keys.json").write_text(of_fleet.model_copy(update={"hop": (*of_fleet.hop, trunk)}).model_dump_json())
 
 
-@pytest.fixture(params=["python"])
+@pytest.fixture(params=["python", pytest.param("native", marks=pytest.mark.needs("native engine"))])
 def trunk(fleet: Fleet, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Trunk]:
     with ExitStack() as opened:
         yield Trunk(fleet, tmp_path, opened, request.param)

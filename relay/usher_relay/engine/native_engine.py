@@ -22,6 +22,7 @@ from usher_relay.engine.sockets import HopSocket, ListenSocket, status
 from usher_relay.engine.views import flow_view
 from usher_relay.hop_codec import route_bytes, route_of
 from usher_relay.state import RelayKeys
+from usher_relay.trunk.peer_table import SOCKETS_TO_PEERS, PeerTable, reachable
 
 
 class NativeEngine:
@@ -32,9 +33,10 @@ class NativeEngine:
     def __init__(self, config: EngineConfig, keys: KeyFile) -> None:
         ring = RelayKeys.of(keys)
         with ExitStack() as opened:  # closes what is open already when a later one fails
-            self._workers = [_Sockets(config, opened)]
-            for _ in range(1, config.workers or native.usable_cores()):
-                self._workers.append(_Sockets(config, opened, self._workers[0]))
+            threads = config.workers or native.usable_cores()
+            self._workers = [_Sockets(config, opened, threads)]
+            for _ in range(1, threads):
+                self._workers.append(_Sockets(config, opened, threads, self._workers[0]))
             self._engine = native.NativeEngine(
                 [sockets.descriptors() for sockets in self._workers],
                 ":" in config.upstream,
@@ -70,6 +72,24 @@ class NativeEngine:
         self._unreachable = len(table) - len(reachable)
         self._engine.set_routes(
             [(route_bytes(route), pack_address(address[0]), address[1], size) for route, address, size in reachable]
+        )
+
+    @property
+    def trunk(self) -> str | None:
+        """See `interface.Engine`."""
+        trunk = self._workers[0].trunk
+        return None if trunk is None else trunk.address
+
+    def set_peers(self, table: PeerTable) -> None:
+        """See `interface.Engine`."""
+        is_ipv6 = self._workers[0].is_ipv6
+        reached = ((cluster, reachable(peer, is_ipv6=is_ipv6)) for cluster, peer in table.items())
+        self._engine.set_peers(
+            [
+                (cluster, [(pack_address(host), port) for host, port in peer.addresses], list(peer.places))
+                for cluster, peer in reached
+                if peer is not None
+            ]
         )
 
     def set_keys(self, file: KeyFile) -> None:
@@ -142,9 +162,12 @@ class NativeDoor:
 
 
 class _Sockets:
-    """What one thread listens on; `first` are those of the first thread, whose ports the others share."""
+    """What one thread listens on; `first` are those of the first thread, whose ports the others share.
 
-    def __init__(self, config: EngineConfig, opened: ExitStack, first: _Sockets | None = None) -> None:
+    Of the sockets towards peers, several for the whole relay, each thread has its share.
+    """
+
+    def __init__(self, config: EngineConfig, opened: ExitStack, threads: int, first: _Sockets | None = None) -> None:
         buffers = config.receive_buffer, config.send_buffer
         self.upstream = HopSocket("upstream", config.upstream, *buffers, config.hop_mtu)
         opened.enter_context(self.upstream.socket)
@@ -154,14 +177,29 @@ class _Sockets:
             shared = replace(listener, port=ports.get(listener.id, listener.port))
             self.listeners.append(ListenSocket(shared, *buffers, cached_addresses=0))
             opened.enter_context(self.listeners[-1].socket)
+        self.is_ipv6 = ":" in config.upstream
+        count = -(-SOCKETS_TO_PEERS // threads) if config.with_peers else 0
+        self.peers = [HopSocket(f"peers/{number}", config.upstream, *buffers) for number in range(count)]
+        self.trunk: HopSocket | None = None
+        if config.trunk is not None:
+            port = config.trunk[1] if first is None or first.trunk is None else _port(first.trunk)
+            self.trunk = HopSocket("trunk", config.trunk[0], *buffers, port=port, is_shared=True)
+        for sock in self._of_trunks:
+            opened.enter_context(sock.socket)
+
+    @property
+    def _of_trunks(self) -> list[HopSocket]:
+        return [*self.peers, *([] if self.trunk is None else [self.trunk])]
 
     @property
     def all(self) -> list[ListenSocket | HopSocket]:
-        return [*self.listeners, self.upstream]
+        return [*self.listeners, self.upstream, *self._of_trunks]
 
     def descriptors(self) -> native.Sockets:
         listeners = [(sock.listener.id, sock.socket.fileno(), sock.listener.is_ipv6) for sock in self.listeners]
-        return listeners, self.upstream.socket.fileno()
+        peers = [sock.socket.fileno() for sock in self.peers]
+        trunk = None if self.trunk is None else self.trunk.socket.fileno()
+        return listeners, self.upstream.socket.fileno(), peers, trunk
 
 
 def native_keys(ring: RelayKeys, file: KeyFile) -> native.Keys:
@@ -171,7 +209,12 @@ def native_keys(ring: RelayKeys, file: KeyFile) -> native.Keys:
         for key in file.ice
     ]
     hop = [(key.id, key.key, str(key.state), key.not_before) for key in ring.hop.values()]
-    return ice, hop
+    trunk = [
+        (cluster, (key.id, key.key, str(key.state), key.not_before))
+        for cluster, held in ring.trunk.all()
+        for key in held.values()
+    ]
+    return ice, hop, trunk
 
 
 def counters_of(seen: native.Counters) -> Counters:
@@ -197,5 +240,5 @@ def counters_of(seen: native.Counters) -> Counters:
     )
 
 
-def _port(sock: ListenSocket) -> int:
+def _port(sock: ListenSocket | HopSocket) -> int:
     return split_host_port(sock.address)[1]

@@ -36,7 +36,7 @@ from usher_relay.flow import Flow
 from usher_relay.forwarder import Forwarder
 from usher_relay.hop_codec import route_bytes, route_of
 from usher_relay.state import LiveRoute, RelayKeys
-from usher_relay.trunk.peer_table import PeerAddresses, PeerTable
+from usher_relay.trunk.peer_table import SOCKETS_TO_PEERS, PeerAddresses, PeerTable, reachable
 from usher_relay.trunk.peers import PeerWays
 from usher_relay.uplink import HopSend
 
@@ -48,7 +48,6 @@ LONGEST_WAIT = 0.25
 ANSWER_WITHIN = 1.0
 HOP_SIZE_EVERY = 1.0
 FAULT_LOG_EVERY = 60.0
-SOCKETS_TO_PEERS = 4
 
 ResultT = TypeVar("ResultT")
 
@@ -71,7 +70,7 @@ class PythonEngine:
             ]
             self._trunk = None
             if config.trunk is not None:
-                self._trunk = HopSocket("trunk", config.trunk[0], *buffers, port=config.trunk[1])
+                self._trunk = HopSocket("trunk", config.trunk[0], *buffers, port=config.trunk[1], is_shared=True)
             for sock in self._trunk_sockets:
                 opened.enter_context(sock.socket)
             self._listeners: list[ListenSocket] = []
@@ -151,14 +150,12 @@ class PythonEngine:
 
     def _ways(self, peer: PeerAddresses) -> PeerWays | None:
         """Return how a peer is reached; None when none of its addresses is of our sockets' family."""
-        if not self._to_peers:
+        reached = reachable(peer, is_ipv6=self._upstream.is_ipv6)
+        if reached is None:
             return None
-        endpoints = [self._to_peers[0].endpoint(*address) for address in peer.addresses]
-        reached = [endpoint for endpoint in endpoints if endpoint is not None]
-        if not reached:
-            return None
-        places = (endpoints[index] or reached[place % len(reached)] for place, index in enumerate(peer.places))
-        return PeerWays(frozenset(reached), tuple(places))
+        endpoints = [self._upstream.endpoint(*address) for address in reached.addresses]
+        known = [endpoint for endpoint in endpoints if endpoint is not None]
+        return PeerWays(frozenset(known), tuple(known[index] for index in reached.places))
 
     def set_keys(self, file: KeyFile) -> None:
         """See `interface.Engine`."""

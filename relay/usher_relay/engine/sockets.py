@@ -171,21 +171,30 @@ class HopSocket:
         receive_buffer: bytes asked of the kernel.
         send_buffer: bytes asked of the kernel.
         hop_mtu: bytes of an IP packet on the way, 0 to ask the kernel.
-        port: where others send to; 0 for any, which no other socket then shares.
+        port: where others send to, 0 for any.
+        is_shared: whether other sockets may have the same port, and their kernel spreads over them what comes.
     """
 
     def __init__(
-        self, name: str, host: str, receive_buffer: int, send_buffer: int, hop_mtu: int = 0, port: int = 0
+        self,
+        name: str,
+        host: str,
+        receive_buffer: int,
+        send_buffer: int,
+        hop_mtu: int = 0,
+        port: int = 0,
+        *,
+        is_shared: bool = False,
     ) -> None:
         self.name = name
-        self._is_ipv6 = ":" in host
+        self.is_ipv6 = ":" in host
         self._hop_mtu = hop_mtu
-        family = socket.AF_INET6 if self._is_ipv6 else socket.AF_INET
-        self.socket = _open(family, host, port, reuse_port=port > 0, dual_stack=True)
+        family = socket.AF_INET6 if self.is_ipv6 else socket.AF_INET
+        self.socket = _open(family, host, port, reuse_port=is_shared, dual_stack=True)
         set_buffers(self.socket, self.name, receive_buffer, send_buffer)
         if _LINUX:
             self.socket.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _PMTUDISC_DO)
-            if self._is_ipv6:
+            if self.is_ipv6:
                 self.socket.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _PMTUDISC_DO)
 
     @property
@@ -197,7 +206,7 @@ class HopSocket:
     def endpoint(self, host: str, port: int) -> Endpoint | None:
         """Return the address of the other end as this socket reports it, or None when it cannot reach that family."""
         is_ipv6 = ":" in host
-        if not self._is_ipv6:
+        if not self.is_ipv6:
             return None if is_ipv6 else (host, port)
         # Through binary and back: an address has many spellings, and sources are compared with this one.
         address = socket.inet_pton(socket.AF_INET6, host if is_ipv6 else f"::ffff:{host}")

@@ -34,6 +34,9 @@ from usher_relay.trunk.probe import PROBED_LENGTH, held_ids
 _TAKEN = frozenset((HopType.DATA, HopType.PROBE))
 _PARSE_DROPS = {"hop_version": Drop.HOP_VERSION, "hop_type": Drop.HOP_TYPE}
 
+MAX_BESIDE_FORGED = 7
+"""Most records that are sent on of a datagram that has forged ones too."""
+
 Sent: TypeAlias = tuple[bytes, Endpoint]
 """A hop datagram, and where it comes from or goes to."""
 
@@ -95,6 +98,8 @@ class Inlet:
         if route is None:
             return Drop.NO_ROUTE
         kept = self._without_forged_checks(datagram, opened.parsed)
+        if kept is None:
+            return Drop.HOP_MALFORMED
         if len(kept) == OUTER_LENGTH:
             return None  # all of it was forged, and is counted
         if len(kept) > route.hop_size:
@@ -112,12 +117,17 @@ class Inlet:
         traffic.forwarded_bytes += sum(len(record.payload) for record in records)
         return None
 
-    def _without_forged_checks(self, datagram: bytes, parsed: HopDatagram) -> bytes:
-        """Return the datagram, without the records that no client of ours can have sent: others must not suffer."""
+    def _without_forged_checks(self, datagram: bytes, parsed: HopDatagram) -> bytes | None:
+        """Return the datagram, without the records that no client of ours can have sent: others must not suffer.
+
+        None when it has more of both than an honest relay puts into one.
+        """
         wanted = parsed.outer.cluster, parsed.outer.pod, parsed.outer.worker
         forged = [self._is_forged(record, wanted) for record in parsed.records]
         if not any(forged):
             return datagram
+        if forged.count(False) > MAX_BESIDE_FORGED:
+            return None
         kept = [datagram[span] for span, is_forged in zip(record_spans(datagram), forged, strict=True) if not is_forged]
         return datagram[:OUTER_LENGTH] + b"".join(kept)
 

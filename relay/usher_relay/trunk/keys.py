@@ -35,6 +35,10 @@ class TrunkKeys:
         """Return the live keys of the trunk with a cluster by id; empty when there are none."""
         return self._by_cluster.get(cluster, {})
 
+    def all(self) -> Iterable[tuple[int, Mapping[int, HopKey]]]:
+        """Return (cluster id, live keys by id) of each trunk."""
+        return ((int.from_bytes(cluster), held) for cluster, held in self._by_cluster.items())
+
     def candidates(self, number: int) -> list[tuple[bytes, HopKey]]:
         """Return (cluster, key) of every trunk that has a live key of this id."""
         return self._by_id.get(number, [])

@@ -20,7 +20,7 @@ from usher_core import hop
 from usher_core.errors import RemoteError
 from usher_core.hop import HopType, Outer, Record
 from usher_core.ids import ClientPath
-from usher_core.keys import HeldKey, HopKey
+from usher_core.keys import HeldKey, HopKey, KeyState
 
 PROBED_LENGTH: Final = 16
 """Nonce and time, which go back as they came."""
@@ -35,7 +35,7 @@ _MOST_IDS: Final = 255
 
 def held_ids(held: Iterable[HeldKey]) -> bytes:
     """Return the key ids of a PROBE; at most 255 of a kind are named."""
-    keys = tuple(held)
+    keys = tuple(key for key in held if key.state != KeyState.RETIRED)
     letters = b"".join(sorted({key.id.encode("ascii") for key in keys if key.list == "ice"}))[:_MOST_IDS]
     numbers = bytes(sorted({int(key.id) for key in keys if key.list == "hop"}))[:_MOST_IDS]
     return bytes((len(letters),)) + letters + bytes((len(numbers),)) + numbers

@@ -10,6 +10,7 @@ use usher_relay_path::counters::{Counters, Drop, FlowEvent, Traffic};
 use usher_relay_path::flows::{Flow, State as FlowState};
 use usher_relay_path::hop::RouteKey;
 use usher_relay_path::keys::{HopKey, IceKey, KeyState, Keys, KeysFault};
+use usher_relay_path::peers::Peer;
 use usher_relay_path::routes::{Endpoint, LiveRoute};
 use usher_relay_path::state::Limits;
 
@@ -20,10 +21,15 @@ use crate::worker::Listener;
 pub type PyIceKey = (String, Vec<u16>, [u8; 16], Option<[u8; 32]>, String, i64);
 /// A hop key of the local scope: id, key, state, `not_before`.
 pub type PyHopKey = (u8, [u8; 16], String, i64);
+/// Ice keys, hop keys of the local scope, and those of trunks, each with the cluster at the other end.
+pub type PyKeys = (Vec<PyIceKey>, Vec<PyHopKey>, Vec<(u16, PyHopKey)>);
+/// A peer: cluster, (IP, port) of its addresses, the index of one of them for each of 64 places.
+pub type PyPeer = (u16, Vec<([u8; 16], u16)>, Vec<usize>);
 /// A route: its 7 bytes, IP (16 bytes), port, hop size.
 pub type PyRoute = (RouteKey, [u8; 16], u16, usize);
-/// A worker's sockets: (listener id, descriptor, IPv6?) of each listener, descriptor of the upstream socket.
-pub type PySockets = (Vec<(u16, i32, bool)>, i32);
+/// A worker's sockets: (listener id, descriptor, IPv6?) of each listener, descriptor of the upstream socket, of those
+/// towards peers, of the trunk listener.
+pub type PySockets = (Vec<(u16, i32, bool)>, i32, Vec<i32>, Option<i32>);
 /// A flow: path key, route, state, age of the last check, age of the last sign of life, SSRC.
 pub type PyFlow = ([u8; 20], RouteKey, &'static str, Option<f64>, Option<f64>, Option<[u8; 4]>);
 
@@ -41,14 +47,14 @@ impl NativeEngine {
         sockets: Vec<PySockets>,
         upstream_is_ipv6: bool,
         limits: &Bound<'_, PyAny>,
-        keys: (Vec<PyIceKey>, Vec<PyHopKey>),
+        keys: PyKeys,
         bundle: bool,
         hop_mtu: usize,
         with_store: bool,
     ) -> PyResult<Self> {
-        let sockets = sockets.into_iter().map(|(listeners, upstream)| {
+        let sockets = sockets.into_iter().map(|(listeners, upstream, peers, trunk)| {
             let listeners = listeners.into_iter().map(|(id, fd, is_ipv6)| Listener { id, fd, is_ipv6 });
-            Sockets { listeners: listeners.collect(), upstream }
+            Sockets { listeners: listeners.collect(), upstream, peers, trunk }
         });
         let options = Options { upstream_is_ipv6, bundle, hop_mtu, with_store };
         let engine = Engine::new(sockets.collect(), options, &read_limits(limits)?, &read_keys(keys)?);
@@ -68,7 +74,13 @@ impl NativeEngine {
         py.detach(|| self.0.set_routes(&routes));
     }
 
-    fn set_keys(&self, py: Python<'_>, keys: (Vec<PyIceKey>, Vec<PyHopKey>), unix: f64) -> PyResult<()> {
+    fn set_peers(&self, py: Python<'_>, peers: Vec<PyPeer>) -> PyResult<()> {
+        let peers = peers.into_iter().map(read_peer).collect::<PyResult<Vec<_>>>()?;
+        py.detach(|| self.0.set_peers(&peers));
+        Ok(())
+    }
+
+    fn set_keys(&self, py: Python<'_>, keys: PyKeys, unix: f64) -> PyResult<()> {
         let keys = read_keys(keys)?;
         py.detach(|| self.0.set_keys(&keys, unix));
         Ok(())
@@ -164,7 +176,7 @@ pub fn read_limits(limits: &Bound<'_, PyAny>) -> PyResult<Limits> {
 }
 
 /// Makes keys ready for use.
-pub fn read_keys((ice, hop): (Vec<PyIceKey>, Vec<PyHopKey>)) -> PyResult<Arc<Keys>> {
+pub fn read_keys((ice, hop, trunk): PyKeys) -> PyResult<Arc<Keys>> {
     let ice = ice.into_iter().map(|(letter, clusters, ufrag_key, password_key, state, not_before)| {
         let letter = letter.as_bytes().first().copied().unwrap_or(0);
         let state = read_state(&state)?;
@@ -174,7 +186,11 @@ pub fn read_keys((ice, hop): (Vec<PyIceKey>, Vec<PyHopKey>)) -> PyResult<Arc<Key
         .into_iter()
         .map(|(id, key, state, not_before)| Ok(HopKey { id, key, state: read_state(&state)?, not_before }));
     let (ice, hop) = (ice.collect::<PyResult<Vec<_>>>()?, hop.collect::<PyResult<Vec<_>>>()?);
-    let keys = Keys::new(&ice, &hop).map_err(|fault| {
+    let trunk = trunk.into_iter().map(|(cluster, (id, key, state, not_before))| {
+        Ok((cluster, HopKey { id, key, state: read_state(&state)?, not_before }))
+    });
+    let trunk = trunk.collect::<PyResult<Vec<_>>>()?;
+    let mut keys = Keys::new(&ice, &hop).map_err(|fault| {
         PyValueError::new_err(match fault {
             KeysFault::NoIce | KeysFault::NoHop => "no ice key or no hop key".to_owned(),
             KeysFault::TooManyUnderLetter(letter) => format!("too many ice keys under {}", letter as char),
@@ -182,7 +198,18 @@ pub fn read_keys((ice, hop): (Vec<PyIceKey>, Vec<PyHopKey>)) -> PyResult<Arc<Key
             KeysFault::Letter(letter) => format!("{} is no key letter", letter as char),
         })
     })?;
+    keys.add_trunks(&ice, &trunk);
     Ok(Arc::new(keys))
+}
+
+/// Makes a peer of its parts.
+pub fn read_peer((cluster, addresses, places): PyPeer) -> PyResult<Peer> {
+    let addresses: Vec<Endpoint> = addresses.into_iter().map(|(address, port)| Endpoint { address, port }).collect();
+    let of_place = |index: usize| addresses.get(index).copied();
+    let found: Option<Vec<Endpoint>> = places.into_iter().map(of_place).collect();
+    let places = found.and_then(|places| places.try_into().ok());
+    let places = places.ok_or_else(|| PyValueError::new_err("a peer has 64 places, each an index of an address"))?;
+    Ok(Peer { cluster: cluster.to_be_bytes(), addresses, places })
 }
 
 fn read_state(state: &str) -> PyResult<KeyState> {

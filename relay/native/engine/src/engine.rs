@@ -12,6 +12,7 @@ use usher_relay_path::exchange::{Exchange, Named};
 use usher_relay_path::forwarder::Forwarder;
 use usher_relay_path::hop::{PathKey, RouteKey};
 use usher_relay_path::keys::Keys;
+use usher_relay_path::peers::Peer;
 use usher_relay_path::routes::{LiveRoute, Routes};
 use usher_relay_path::state::Limits;
 
@@ -26,6 +27,10 @@ pub struct Sockets {
     pub listeners: Vec<Listener>,
     /// The socket towards the transceivers.
     pub upstream: RawFd,
+    /// The sockets towards relays of other clusters; none where there are no peers.
+    pub peers: Vec<RawFd>,
+    /// Where relays of other clusters send to.
+    pub trunk: Option<RawFd>,
 }
 
 /// What all workers have in common.
@@ -101,6 +106,8 @@ impl Engine {
             let config = Config {
                 listeners: sockets.listeners,
                 upstream: sockets.upstream,
+                peers: sockets.peers,
+                trunk: sockets.trunk,
                 upstream_is_ipv6: options.upstream_is_ipv6,
                 wake: sleeper.as_raw_fd(),
                 store: store.clone(),
@@ -149,6 +156,14 @@ impl Engine {
         for worker in &self.workers {
             let table = Routes::new(routes.iter().cloned());
             worker.set_routes(table);
+        }
+    }
+
+    /// Swaps the peers of all workers.
+    pub fn set_peers(&self, peers: &[Peer]) {
+        for worker in &self.workers {
+            let peers = peers.to_vec();
+            worker.lock().set_peers(peers);
         }
     }
 

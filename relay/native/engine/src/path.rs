@@ -4,6 +4,7 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
+use usher_relay_path::downlink::ClientSend;
 use usher_relay_path::exchange::{Exchange, Named};
 use usher_relay_path::flows::LocalId;
 use usher_relay_path::forwarder::{Forwarder, Outbox};
@@ -11,7 +12,7 @@ use usher_relay_path::packets::Packet;
 use usher_relay_path::routes::{Endpoint, Routes};
 
 use crate::door::{
-    PyAnswer, PyFlow, PyHopKey, PyIceKey, PyRoute, counters, read_keys, read_limits, read_route, view_flows,
+    PyAnswer, PyFlow, PyKeys, PyPeer, PyRoute, counters, read_keys, read_limits, read_peer, read_route, view_flows,
 };
 use crate::worker::BATCH;
 
@@ -34,7 +35,7 @@ impl Path {
     fn new(
         limits: &Bound<'_, PyAny>,
         listeners: Vec<u16>,
-        keys: (Vec<PyIceKey>, Vec<PyHopKey>),
+        keys: PyKeys,
         bundle: bool,
         with_store: bool,
     ) -> PyResult<Self> {
@@ -50,11 +51,16 @@ impl Path {
         self.forwarder.set_routes(Routes::new(routes.into_iter().map(read_route)));
     }
 
+    fn set_peers(&mut self, peers: Vec<PyPeer>) -> PyResult<()> {
+        self.forwarder.set_peers(peers.into_iter().map(read_peer).collect::<PyResult<Vec<_>>>()?);
+        Ok(())
+    }
+
     fn set_hop_size(&mut self, address: [u8; 16], port: u16, hop_size: usize) {
         self.forwarder.state.routes.set_hop_size(Endpoint { address, port }, hop_size);
     }
 
-    fn set_keys(&mut self, keys: (Vec<PyIceKey>, Vec<PyHopKey>)) -> PyResult<()> {
+    fn set_keys(&mut self, keys: PyKeys) -> PyResult<()> {
         self.forwarder.set_keys(read_keys(keys)?);
         Ok(())
     }
@@ -90,27 +96,49 @@ impl Path {
         sent
     }
 
-    /// Takes a batch of (hop datagram, source); returns what goes to clients and what goes to transceivers.
+    /// Takes a batch of (hop datagram, source); returns what goes to clients, to transceivers, and to ingress relays.
     fn from_transceivers<'py>(
         &mut self,
         py: Python<'py>,
         now: f64,
         unix: f64,
         datagrams: Vec<(Vec<u8>, PyEndpoint)>,
-    ) -> (Vec<PyClientSend<'py>>, Vec<PyHopSend<'py>>) {
+    ) -> (Vec<PyClientSend<'py>>, Vec<PyHopSend<'py>>, Vec<PyHopSend<'py>>) {
         let mut sends = Vec::new();
-        let batch = datagrams
-            .iter()
-            .map(|(datagram, (address, port))| (&datagram[..], Endpoint { address: *address, port: *port }));
-        self.forwarder.from_transceivers(now, unix, batch, &mut sends, &mut self.outbox);
-        let to_clients = sends
-            .into_iter()
-            .map(|send| {
-                let payload = send.payload.start as usize..send.payload.end as usize;
-                (send.path, PyBytes::new(py, &datagrams[send.datagram as usize].0[payload]), send.local)
-            })
-            .collect();
-        (to_clients, self.sent(py))
+        self.forwarder.from_transceivers(now, unix, received(&datagrams), &mut sends, &mut self.outbox);
+        (to_clients(py, sends, &datagrams), self.sent(py), onward(py, &self.outbox, &datagrams))
+    }
+
+    /// Takes a batch of (hop datagram, source) from peers; returns what goes to clients.
+    fn from_peers<'py>(
+        &mut self,
+        py: Python<'py>,
+        now: f64,
+        unix: f64,
+        datagrams: Vec<(Vec<u8>, PyEndpoint)>,
+    ) -> Vec<PyClientSend<'py>> {
+        let mut sends = Vec::new();
+        self.forwarder.from_peers(now, unix, received(&datagrams), &mut sends, &mut self.outbox);
+        to_clients(py, sends, &datagrams)
+    }
+
+    /// Takes a batch of (hop datagram, source) from ingress relays; returns what goes to transceivers, and what goes back.
+    fn from_ingress<'py>(
+        &mut self,
+        py: Python<'py>,
+        now: f64,
+        unix: f64,
+        datagrams: Vec<(Vec<u8>, PyEndpoint)>,
+    ) -> (Vec<PyHopSend<'py>>, Vec<PyHopSend<'py>>) {
+        self.forwarder.from_ingress(now, unix, received(&datagrams), &mut self.outbox);
+        let replies = self.outbox.onward.replies.iter();
+        let replies = replies.map(|(to, bytes)| (PyBytes::new(py, bytes), (to.address, to.port))).collect();
+        (onward(py, &self.outbox, &datagrams), replies)
+    }
+
+    /// What the last batch of client datagrams, or of answers, made for peers.
+    fn for_peers<'py>(&self, py: Python<'py>) -> Vec<PyHopSend<'py>> {
+        whole(py, self.outbox.for_peers(0, 1))
     }
 
     /// Takes at most one batch of answers.
@@ -147,12 +175,39 @@ impl Path {
 }
 
 impl Path {
-    /// The hop datagrams of the last batch.
+    /// The hop datagrams of the last batch for transceivers.
     fn sent<'py>(&self, py: Python<'py>) -> Vec<PyHopSend<'py>> {
-        let datagrams = self.outbox.iter().map(|(to, pieces)| {
-            let bytes: Vec<u8> = pieces.flatten().copied().collect();
-            (PyBytes::new(py, &bytes), (to.address, to.port))
-        });
-        datagrams.collect()
+        whole(py, self.outbox.iter())
     }
+}
+
+fn whole<'py, 'a, P: Iterator<Item = &'a [u8]>>(
+    py: Python<'py>,
+    datagrams: impl Iterator<Item = (Endpoint, P)>,
+) -> Vec<PyHopSend<'py>> {
+    let joined = datagrams.map(|(to, pieces)| {
+        let bytes: Vec<u8> = pieces.flatten().copied().collect();
+        (PyBytes::new(py, &bytes), (to.address, to.port))
+    });
+    joined.collect()
+}
+
+fn onward<'py>(py: Python<'py>, outbox: &Outbox, datagrams: &[(Vec<u8>, PyEndpoint)]) -> Vec<PyHopSend<'py>> {
+    whole(py, outbox.onward.iter(|number: u32| &datagrams[number as usize].0[..]))
+}
+
+fn received(datagrams: &[(Vec<u8>, PyEndpoint)]) -> impl Iterator<Item = (&[u8], Endpoint)> {
+    datagrams.iter().map(|(datagram, (address, port))| (&datagram[..], Endpoint { address: *address, port: *port }))
+}
+
+fn to_clients<'py>(
+    py: Python<'py>,
+    sends: Vec<ClientSend>,
+    datagrams: &[(Vec<u8>, PyEndpoint)],
+) -> Vec<PyClientSend<'py>> {
+    let sent = sends.into_iter().map(|send| {
+        let payload = send.payload.start as usize..send.payload.end as usize;
+        (send.path, PyBytes::new(py, &datagrams[send.datagram as usize].0[payload]), send.local)
+    });
+    sent.collect()
 }

@@ -63,7 +63,11 @@ pub struct Config {
     pub listeners: Vec<Listener>,
     /// The socket towards the transceivers.
     pub upstream: RawFd,
-    /// Whether that is an IPv6 socket.
+    /// Sockets towards relays of other clusters: their kernels spread what they get by our ports.
+    pub peers: Vec<RawFd>,
+    /// Where relays of other clusters send to.
+    pub trunk: Option<RawFd>,
+    /// Whether the sockets towards transceivers and relays are IPv6 ones.
     pub upstream_is_ipv6: bool,
     /// Becomes readable when the worker shall look whether it shall end, or whether the store has answered.
     pub wake: RawFd,
@@ -133,6 +137,8 @@ impl Worker {
         let mut fds: Vec<libc::pollfd> = [self.config.wake, self.config.upstream]
             .into_iter()
             .chain(self.config.listeners.iter().map(|listener| listener.fd))
+            .chain(self.config.peers.iter().copied())
+            .chain(self.config.trunk)
             .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
             .collect();
         while !self.shared.is_stopping() {
@@ -160,9 +166,16 @@ impl Worker {
         if fds[1].revents != 0 {
             self.from_transceivers(now, unix);
         }
-        for (nth, fd) in fds[CLIENTS_AT..].iter().enumerate() {
-            if fd.revents != 0 {
-                self.from_clients(nth, now, unix);
+        let others = fds.get(CLIENTS_AT..).unwrap_or_default();
+        let (listeners, trunks) = others.split_at(others.len().min(self.clients.len()));
+        for (nth, _) in listeners.iter().enumerate().filter(|(_, fd)| fd.revents != 0) {
+            self.from_clients(nth, now, unix);
+        }
+        for fd in trunks.iter().filter(|fd| fd.revents != 0) {
+            if Some(fd.fd) == self.config.trunk {
+                self.from_ingress(fd.fd, now, unix);
+            } else {
+                self.from_peers(fd.fd, now, unix);
             }
         }
     }
@@ -220,6 +233,7 @@ impl Worker {
     }
 
     fn send_to_transceivers(&mut self, now: f64) {
+        self.send_to_peers();
         let Self { shared, outbox, to_transceivers, config, next_hop_size, .. } = self;
         let datagrams = outbox.iter().map(|(to, pieces)| (to, None, pieces));
         to_transceivers.send(config.upstream, datagrams, |number, error| {
@@ -229,7 +243,7 @@ impl Worker {
             // The kernel has learnt of a narrower link on the way (RFC 1191, RFC 8201): ask it, but not for every packet.
             if reason == Drop::SendTooLong && now >= *next_hop_size {
                 *next_hop_size = now + HOP_SIZE_EVERY;
-                let to = outbox.destination(number);
+                let Some(to) = outbox.destination(number) else { return };
                 if let Some(mtu) = Some(config.hop_mtu).filter(|&mtu| mtu > 0).or_else(|| sys::path_mtu(to)) {
                     let headers = if to.is_ipv4() { HEADERS_IPV4 } else { HEADERS_IPV6 };
                     forwarder.state.routes.set_hop_size(to, mtu.saturating_sub(headers));
@@ -238,18 +252,57 @@ impl Worker {
         });
     }
 
+    /// Sends what is for relays of other clusters, each by one of the sockets towards them.
+    fn send_to_peers(&mut self) {
+        let Self { shared, outbox, to_transceivers, config, .. } = self;
+        for (nth, &fd) in config.peers.iter().enumerate() {
+            let datagrams = outbox.for_peers(nth, config.peers.len()).map(|(to, pieces)| (to, None, pieces));
+            to_transceivers.send(fd, datagrams, |_, error| shared.lock().state.counters.drop(drop_reason(error)));
+        }
+    }
+
+    /// Receives hop datagrams and returns how many there are.
+    fn receive_hops(&mut self, fd: RawFd) -> usize {
+        self.from_transceivers.receive(fd, self.hop_areas.chunks_exact_mut(HOP_AREA)).unwrap_or(0)
+    }
+
     fn from_transceivers(&mut self, now: f64, unix: f64) {
-        let Self { shared, config, from_transceivers, hop_areas, answers, outbox, .. } = self;
-        let count = from_transceivers.receive(config.upstream, hop_areas.chunks_exact_mut(HOP_AREA)).unwrap_or(0);
-        let received = &*from_transceivers;
-        let datagrams = hop_areas.chunks_exact(HOP_AREA).take(count).enumerate().map(|(number, area)| {
-            // Cut off, it would only fail its MAC: as an empty one it is counted at once.
-            let length = if received.is_cut(number) { 0 } else { received.length(number) };
-            (&area[..length], received.source(number))
-        });
+        let count = self.receive_hops(self.config.upstream);
+        let Self { shared, from_transceivers, hop_areas, answers, outbox, .. } = self;
+        let datagrams = received(from_transceivers, hop_areas, count);
         shared.lock().from_transceivers(now, unix, datagrams, answers, outbox);
         self.send_to_clients();
         self.send_to_transceivers(now);
+        if let Some(trunk) = self.config.trunk {
+            self.send_onward(trunk);
+        }
+    }
+
+    fn from_peers(&mut self, fd: RawFd, now: f64, unix: f64) {
+        let count = self.receive_hops(fd);
+        let Self { shared, from_transceivers, hop_areas, answers, outbox, .. } = self;
+        let datagrams = received(from_transceivers, hop_areas, count);
+        shared.lock().from_peers(now, unix, datagrams, answers, outbox);
+        self.send_to_clients();
+    }
+
+    fn from_ingress(&mut self, trunk: RawFd, now: f64, unix: f64) {
+        let count = self.receive_hops(trunk);
+        let Self { shared, from_transceivers, hop_areas, outbox, .. } = self;
+        let datagrams = received(from_transceivers, hop_areas, count);
+        shared.lock().from_ingress(now, unix, datagrams, outbox);
+        self.send_onward(self.config.upstream);
+        let Self { shared, outbox, to_transceivers, .. } = self;
+        let replies = outbox.onward.replies.iter().map(|(to, bytes)| (*to, None, std::iter::once(&bytes[..])));
+        to_transceivers.send(trunk, replies, |_, error| shared.lock().state.counters.drop(drop_reason(error)));
+    }
+
+    /// Sends datagrams on that were received last, with their records as they came.
+    fn send_onward(&mut self, fd: RawFd) {
+        let Self { shared, outbox, to_transceivers, from_transceivers, hop_areas, .. } = self;
+        let area = |number: u32| &hop_areas[number as usize * HOP_AREA..][..from_transceivers.length(number as usize)];
+        let datagrams = outbox.onward.iter(area).map(|(to, pieces)| (to, None, pieces));
+        to_transceivers.send(fd, datagrams, |_, error| shared.lock().state.counters.drop(drop_reason(error)));
     }
 
     /// Sends the answers, each run of one listener in one go.
@@ -282,6 +335,15 @@ impl Worker {
             }
         }
     }
+}
+
+/// What was received into the areas, each with its source.
+fn received<'a>(receiver: &'a Receiver, areas: &'a [u8], count: usize) -> impl Iterator<Item = (&'a [u8], Endpoint)> {
+    areas.chunks_exact(HOP_AREA).take(count).enumerate().map(|(number, area)| {
+        // Cut off, it would only fail its MAC: as an empty one it is counted at once.
+        let length = if receiver.is_cut(number) { 0 } else { receiver.length(number) };
+        (&area[..length], receiver.source(number))
+    })
 }
 
 fn drop_reason(error: &std::io::Error) -> Drop {

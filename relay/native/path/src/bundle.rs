@@ -8,9 +8,11 @@
 //!   outer part in front.
 
 use crate::hop::{self, MAC_AT, MAC_PAYLOAD_LENGTH, OUTER_LENGTH, RECORD_LENGTH};
+use crate::inlet::OVER_A_TRUNK;
 use crate::packets::{Gram, Slots};
+use crate::peers::cluster_of;
 use crate::routes::{Endpoint, Routes};
-use crate::state::Stamp;
+use crate::state::{Stamp, State};
 
 /// The longest hop datagram that is made of several records. Jumbo frames carry no more, and loopback's 64 KiB would
 /// only hold up the first packet of a batch.
@@ -23,10 +25,19 @@ const NONE: u32 = u32::MAX;
 pub struct HopDatagram {
     /// Where it goes.
     pub to: Endpoint,
+    /// Whether it goes over a trunk.
+    pub is_for_peer: bool,
     route: u32,
     first: u32,
     last: u32,
     size: u32,
+}
+
+impl HopDatagram {
+    /// Index in the route table.
+    pub fn route(&self) -> u32 {
+        self.route
+    }
 }
 
 /// Builds the hop datagrams of one batch after the other.
@@ -52,17 +63,22 @@ impl Bundler {
     }
 
     /// Puts the records of a batch into hop datagrams and authenticates them.
-    pub fn build(&mut self, grams: &[Gram], slots: &mut Slots, routes: &Routes, stamp: &Stamp) {
+    pub fn build(&mut self, grams: &[Gram], slots: &mut Slots, state: &State, stamp: &Stamp) {
+        let routes = &state.routes;
         self.clear();
-        self.open.resize(routes.len(), NONE);
+        self.open.resize(routes.entries(), NONE);
         for (number, gram) in grams.iter().enumerate() {
             self.place(number as u32, gram, routes);
         }
         for datagram in &self.datagrams {
             self.open[datagram.route as usize] = NONE;
-            let key = &routes.get(datagram.route).key;
+            let route = routes.get(datagram.route);
+            let over_a_trunk = route.is_of_peer.then(|| state.trunk_stamp(cluster_of(&route.key), stamp.time_ms));
+            // Nothing is sent to a peer without a key.
+            let stamp = over_a_trunk.as_ref().map_or(stamp, |found| found.as_ref().unwrap_or(stamp));
+            let hops_left = if route.is_of_peer { OVER_A_TRUNK } else { 1 };
             let first = slots.get_mut(grams[datagram.first as usize].slot).outer();
-            hop::write_outer(first, hop::DATA, 1, key, stamp.key_id, stamp.time_ms, 0);
+            hop::write_outer(first, hop::DATA, hops_left, &route.key, stamp.key_id, stamp.time_ms, 0);
             if datagram.first == datagram.last {
                 let gram = &grams[datagram.first as usize];
                 let slot = slots.get_mut(gram.slot);
@@ -124,7 +140,8 @@ impl Bundler {
         }
         self.open[gram.route as usize] = self.datagrams.len() as u32;
         let size = OUTER_LENGTH as u32 + record;
-        let to = routes.get(gram.route).address;
-        self.datagrams.push(HopDatagram { to, route: gram.route, first: number, last: number, size });
+        let route = routes.get(gram.route);
+        let (to, is_for_peer) = (route.address, route.is_of_peer);
+        self.datagrams.push(HopDatagram { to, is_for_peer, route: gram.route, first: number, last: number, size });
     }
 }

@@ -48,6 +48,8 @@ labels! {
         SessionEnded = "session_ended",
         /// The pod that the ufrag or the flow names is not in the route table, or we have no socket of its family.
         NoRoute = "no_route",
+        /// It is for another cluster, and the key file has no key for the trunk to it.
+        PeerKey = "peer_key",
         /// More packets than one client address may send.
         LimitClient = "limit_client",
         /// More datagrams than one whole address may send.
@@ -88,6 +90,8 @@ labels! {
         HopListener = "hop_listener",
         /// HERE to no open question, or one that says nothing new.
         HopHere = "hop_here",
+        /// Its return slot is no ingress relay's, or all slots are taken.
+        HopSlot = "hop_slot",
         /// Transceivers send clients whole datagrams only.
         HopSplit = "hop_split",
 

@@ -9,14 +9,23 @@
 //!    ends its probation, and makes the flow where there is none (roaming).
 //! 5. UNKNOWN-FLOW: the flow of that address has ended, if it is of this route.
 //! 6. HERE has one record, with an SSRC or zeros; what it changes is in [`crate::uplink`], where the question was asked.
+//! 7. With a return slot: DATA and UNKNOWN-FLOW go on to the ingress relay that has it, under the key of that trunk, with
+//!    one hop less; nothing here is changed by them.
+//!
+//! What comes over a trunk is judged the same way: its cluster is a peer, it came from one of that peer's addresses, and
+//! a key of that trunk made its MAC. HERE does not cross trunks.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::counters::Drop;
 use crate::flows::LocalId;
-use crate::hop::{self, ALIVE, HopFault, LAST_PART, PathKey, RouteKey, SPLIT, TIME_WINDOW_MS, TO_CLIENT};
+use crate::hop::{
+    self, ALIVE, HopFault, HopMac, LAST_PART, Parsed, PathKey, RouteKey, SPLIT, TIME_WINDOW_MS, TO_CLIENT,
+};
+use crate::inlet::span;
 use crate::keys::Keys;
+use crate::restamped::{Head, Onward};
 use crate::routes::Endpoint;
 use crate::state::State;
 use crate::waiting::Ssrc;
@@ -58,28 +67,58 @@ struct Batch<'a> {
     keys: Arc<Keys>,
     sends: &'a mut Vec<ClientSend>,
     heres: &'a mut Vec<Here>,
+    onward: &'a mut Onward,
     now: f64,
     unix_ms: u32,
 }
 
-/// Appends to `sends` the client datagrams of a batch of hop datagrams, each given with its source, and to `heres` every
-/// HERE.
+/// Appends to `sends` the client datagrams of a batch of hop datagrams, each given with its source, to `heres` every
+/// HERE, and to `onward` what goes on to ingress relays.
 pub fn forward<'a>(
     state: &mut State,
     sends: &mut Vec<ClientSend>,
     heres: &mut Vec<Here>,
+    onward: &mut Onward,
     now: f64,
     unix_ms: u32,
     datagrams: impl Iterator<Item = (&'a [u8], Endpoint)>,
 ) {
     state.counters.downlink.batches += 1;
-    let mut batch = Batch { keys: Arc::clone(&state.keys), state, sends, heres, now, unix_ms };
+    let mut batch = Batch { keys: Arc::clone(&state.keys), state, sends, heres, onward, now, unix_ms };
     for (number, (datagram, source)) in datagrams.enumerate() {
         batch.state.counters.downlink.received += 1;
         if let Err(refused) = batch.take(number as u32, datagram, source) {
             batch.state.counters.drop(refused);
         }
     }
+}
+
+/// Appends to `sends` the client datagrams of a batch that came over trunks, each given with its source.
+pub fn from_peers<'a>(
+    state: &mut State,
+    sends: &mut Vec<ClientSend>,
+    heres: &mut Vec<Here>,
+    onward: &mut Onward,
+    now: f64,
+    unix_ms: u32,
+    datagrams: impl Iterator<Item = (&'a [u8], Endpoint)>,
+) {
+    state.counters.downlink.batches += 1;
+    let mut batch = Batch { keys: Arc::clone(&state.keys), state, sends, heres, onward, now, unix_ms };
+    for (number, (datagram, source)) in datagrams.enumerate() {
+        batch.state.counters.downlink.received += 1;
+        if let Err(refused) = batch.take_from_peer(number as u32, datagram, source) {
+            batch.state.counters.drop(refused);
+        }
+    }
+}
+
+/// Who sent a hop datagram towards a client.
+enum From {
+    /// The transceiver of this route.
+    Transceiver(u32),
+    /// A relay of another cluster, at this address.
+    Peer(Endpoint),
 }
 
 impl Batch<'_> {
@@ -93,7 +132,32 @@ impl Batch<'_> {
         if datagram.len() < hop::OVERHEAD {
             return Err(Drop::HopMalformed);
         }
-        let mac = self.keys.hop(datagram[11]).ok_or(Drop::HopKey)?;
+        let keys = Arc::clone(&self.keys);
+        let mac = keys.hop(datagram[11]).ok_or(Drop::HopKey)?;
+        self.take_opened(number, datagram, key, mac, From::Transceiver(route))
+    }
+
+    fn take_from_peer(&mut self, number: u32, datagram: &[u8], source: Endpoint) -> Result<(), Drop> {
+        let cluster = datagram.get(4..6).and_then(|bytes| bytes.try_into().ok()).ok_or(Drop::HopRoute)?;
+        let peer = self.state.routes.peer(cluster).ok_or(Drop::HopRoute)?;
+        if !peer.addresses.contains(&source) {
+            return Err(Drop::HopSource);
+        }
+        let key = hop::peek_route(datagram).filter(|_| datagram.len() >= hop::OVERHEAD).ok_or(Drop::HopMalformed)?;
+        let keys = Arc::clone(&self.keys);
+        let mac = keys.trunk(cluster, datagram[11]).ok_or(Drop::HopKey)?;
+        self.take_opened(number, datagram, key, mac, From::Peer(source))
+    }
+
+    fn take_opened(
+        &mut self,
+        number: u32,
+        datagram: &[u8],
+        key: RouteKey,
+        mac: &HopMac,
+        from: From,
+    ) -> Result<(), Drop> {
+        let state = &mut *self.state;
         let parsed = hop::parse(datagram).map_err(|fault| match fault {
             HopFault::Version => Drop::HopVersion,
             HopFault::Type => Drop::HopType,
@@ -115,6 +179,14 @@ impl Batch<'_> {
         if !is_timely(state, parsed.time_ms(), self.unix_ms) {
             return Err(Drop::HopTime);
         }
+        let route = match from {
+            From::Peer(_) if kind == hop::HERE => return Err(Drop::HopType),
+            From::Peer(source) => self.state.routes.of_peer(&key, source),
+            From::Transceiver(route) if parsed.return_slot() != 0 => {
+                return self.send_on(number, datagram, &parsed, route);
+            }
+            From::Transceiver(route) => route,
+        };
         if kind == hop::HERE {
             let mut records = parsed.records();
             let (Some(record), None) = (records.next(), records.next()) else { return Err(Drop::HopMalformed) };
@@ -137,6 +209,30 @@ impl Batch<'_> {
             }
         }
         refused
+    }
+
+    /// Sends an answer on to the relay where its client entered; the records stay as they are.
+    fn send_on(&mut self, number: u32, datagram: &[u8], parsed: &Parsed<'_>, route: u32) -> Result<(), Drop> {
+        let kind = parsed.kind();
+        if kind & !TO_CLIENT == hop::HERE {
+            return Err(Drop::HopType);
+        }
+        if parsed.hops_left() <= 1 {
+            return Err(Drop::HopLoop);
+        }
+        let state = &mut *self.state;
+        let (to, cluster) = state.slots.find(parsed.return_slot()).ok_or(Drop::HopSlot)?;
+        let stamp = state.trunk_stamp(cluster, self.unix_ms).ok_or(Drop::HopSlot)?;
+        let head = Head { kind, hops_left: parsed.hops_left() - 1, route: &parsed.route(), return_slot: 0 };
+        self.onward.push(to, (number, datagram), parsed.records().map(span), &head, &stamp);
+        if kind & !TO_CLIENT == hop::DATA {
+            for record in parsed.records() {
+                state.routes.get_mut(route).downlink += 1;
+                state.counters.downlink.forwarded += 1;
+                state.counters.downlink.forwarded_bytes += record.payload.len() as u64;
+            }
+        }
+        Ok(())
     }
 
     fn on_record(&mut self, number: u32, key: RouteKey, route: u32, answer: &Answer) -> Result<(), Drop> {

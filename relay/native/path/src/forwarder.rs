@@ -5,12 +5,15 @@
 
 use std::sync::Arc;
 
-use crate::bundle::Bundler;
+use crate::bundle::{Bundler, HopDatagram};
 use crate::downlink::{self, ClientSend, Here};
 use crate::hop::{PathKey, RouteKey};
+use crate::inlet;
 use crate::keys::Keys;
 use crate::packets::{COPIES, Gram, Packet, Slots};
+use crate::peers::Peer;
 use crate::questions::Questions;
+use crate::restamped::Onward;
 use crate::routes::{Endpoint, Routes};
 use crate::state::{Limits, State};
 use crate::uplink::{self, Out};
@@ -35,6 +38,8 @@ pub struct Outbox {
     unknown: Vec<u32>,
     questions: Questions,
     heres: Vec<Here>,
+    /// What goes on with its records as they came: over trunks, or from one to transceivers.
+    pub onward: Onward,
 }
 
 impl Outbox {
@@ -48,6 +53,7 @@ impl Outbox {
             unknown: Vec::with_capacity(batch),
             questions: Questions::default(),
             heres: Vec::with_capacity(batch),
+            onward: Onward::default(),
         }
     }
 
@@ -65,17 +71,39 @@ impl Outbox {
         self.grams.clear();
         self.bundler.clear();
         self.questions.clear();
+        self.onward.clear();
     }
 
-    /// Each hop datagram's destination and pieces.
+    /// The destination and pieces of each hop datagram for transceivers of ours.
     pub fn iter(&self) -> impl Iterator<Item = (Endpoint, impl Iterator<Item = &[u8]>)> {
-        let datagrams = self.bundler.datagrams().iter();
-        datagrams.map(|datagram| (datagram.to, self.bundler.pieces(datagram, &self.grams, &self.slots)))
+        self.own().map(|datagram| self.whole(datagram))
     }
 
-    /// Where hop datagram `number` goes.
-    pub fn destination(&self, number: usize) -> Endpoint {
-        self.bundler.datagrams()[number].to
+    /// Where hop datagram `number` of those goes.
+    pub fn destination(&self, number: usize) -> Option<Endpoint> {
+        self.own().nth(number).map(|datagram| datagram.to)
+    }
+
+    /// The destination and pieces of each hop datagram for peers that is to leave by socket `nth` of `sockets`.
+    ///
+    /// Those of one transceiver leave by one, so that a client's stay in order.
+    pub fn for_peers(
+        &self,
+        nth: usize,
+        sockets: usize,
+    ) -> impl Iterator<Item = (Endpoint, impl Iterator<Item = &[u8]>)> {
+        let datagrams = self.bundler.datagrams().iter();
+        datagrams
+            .filter(move |datagram| datagram.is_for_peer && datagram.route() as usize % sockets == nth)
+            .map(|datagram| self.whole(datagram))
+    }
+
+    fn own(&self) -> impl Iterator<Item = &HopDatagram> {
+        self.bundler.datagrams().iter().filter(|datagram| !datagram.is_for_peer)
+    }
+
+    fn whole<'a>(&'a self, datagram: &'a HopDatagram) -> (Endpoint, impl Iterator<Item = &'a [u8]>) {
+        (datagram.to, self.bundler.pieces(datagram, &self.grams, &self.slots))
     }
 }
 
@@ -87,8 +115,13 @@ impl Forwarder {
 
     /// Swaps the route table; a route that stays keeps its counts.
     pub fn set_routes(&mut self, mut routes: Routes) {
-        routes.continue_from(&self.state.routes);
+        routes.continue_from(&mut self.state.routes);
         self.state.routes = routes;
+    }
+
+    /// Swaps the peers.
+    pub fn set_peers(&mut self, peers: Vec<Peer>) {
+        self.state.routes.set_peers(peers);
     }
 
     /// Swaps the keys.
@@ -130,13 +163,42 @@ impl Forwarder {
         sends.clear();
         outbox.clear();
         outbox.heres.clear();
-        downlink::forward(&mut self.state, sends, &mut outbox.heres, now, milliseconds(unix) as u32, datagrams);
+        let Outbox { heres, onward, .. } = outbox;
+        downlink::forward(&mut self.state, sends, heres, onward, now, milliseconds(unix) as u32, datagrams);
         if !outbox.heres.is_empty() {
             outbox.slots.free();
             let Outbox { slots, grams, questions, heres, .. } = outbox;
             uplink::release(&mut self.state, Out { slots, grams, unknown: None, questions }, now, heres);
             self.build(unix, outbox);
         }
+    }
+
+    /// Puts the client datagrams for one batch from relays of other clusters, each given with its source, into `sends`.
+    pub fn from_peers<'a>(
+        &mut self,
+        now: f64,
+        unix: f64,
+        datagrams: impl Iterator<Item = (&'a [u8], Endpoint)>,
+        sends: &mut Vec<ClientSend>,
+        outbox: &mut Outbox,
+    ) {
+        sends.clear();
+        outbox.clear();
+        outbox.heres.clear();
+        let Outbox { heres, onward, .. } = outbox;
+        downlink::from_peers(&mut self.state, sends, heres, onward, now, milliseconds(unix) as u32, datagrams);
+    }
+
+    /// Puts what comes of one batch from relays where clients of ours entered, each given with its source, into `outbox`.
+    pub fn from_ingress<'a>(
+        &mut self,
+        now: f64,
+        unix: f64,
+        datagrams: impl Iterator<Item = (&'a [u8], Endpoint)>,
+        outbox: &mut Outbox,
+    ) {
+        outbox.clear();
+        inlet::forward(&mut self.state, &mut outbox.onward, now, milliseconds(unix), datagrams);
     }
 
     /// Puts into `outbox` what comes of the store's answers, at most a batch of them: hop datagrams, and questions.
@@ -151,12 +213,14 @@ impl Forwarder {
 
     fn build(&self, unix: f64, outbox: &mut Outbox) {
         let stamp = self.state.stamp(milliseconds(unix));
-        outbox.bundler.build(&outbox.grams, &mut outbox.slots, &self.state.routes, &stamp);
+        outbox.bundler.build(&outbox.grams, &mut outbox.slots, &self.state, &stamp);
     }
 
     /// Does what time demands: chooses the hop key, expires flows and what waits.
     pub fn tick(&mut self, now: f64, unix: f64) {
-        self.state.choose_hop_key(unix);
+        self.state.choose_hop_keys(unix);
+        self.state.routes.tidy();
+        self.state.slots.expire(now);
         self.state.flows.expire(now, &mut self.state.counters);
         self.state.waiting.expire(now, &mut self.state.counters);
         if let Some(exchange) = &mut self.state.exchange {

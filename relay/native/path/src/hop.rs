@@ -223,6 +223,12 @@ impl<'a> Outer<'a> {
     }
 }
 
+/// Return how much of a record of `length` bytes, header included, the MAC covers.
+pub fn covered(kind: u8, length: usize) -> usize {
+    let payload = if kind & !TO_CLIENT == DATA { MAC_PAYLOAD_LENGTH } else { MAX_DATAGRAM };
+    length.min(RECORD_LENGTH + payload)
+}
+
 /// Return the client's IP, 16 bytes, that a path names.
 pub fn client_address(path: &PathKey) -> [u8; 16] {
     let mut address = [0; 16];

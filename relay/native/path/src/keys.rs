@@ -10,7 +10,10 @@
 //!
 //! Key bytes never show in debug output.
 
+use std::collections::BTreeSet;
+
 use crate::hop::{HopMac, RouteKey};
+use crate::peers::Cluster;
 use crate::ufrag::{self, PasswordKey, Ufrag, UfragKey};
 use core::fmt;
 
@@ -18,6 +21,7 @@ use core::fmt;
 pub const MAX_KEYS_PER_LETTER: usize = 8;
 const LETTERS: usize = 128;
 const HOP_IDS: usize = 256;
+const MAX_NAMED: usize = 255;
 
 /// Life of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,6 +81,17 @@ impl fmt::Debug for HopKey {
     }
 }
 
+/// A key of the trunk to another cluster that makes MACs now.
+#[derive(Clone)]
+pub struct TrunkKey {
+    /// At the other end.
+    pub cluster: Cluster,
+    /// Stands in the datagram.
+    pub id: u8,
+    /// Makes MACs.
+    pub mac: HopMac,
+}
+
 /// Why keys are of no use to a relay. All are faults of the key file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KeysFault {
@@ -133,6 +148,9 @@ pub struct Keys {
     hop: Vec<Hop>,
     /// Where the key of an id stands in `hop`.
     hop_at: [Option<u8>; HOP_IDS],
+    /// Of each trunk, by the cluster at its other end, in the order of the file.
+    trunks: Vec<(Cluster, Vec<Hop>)>,
+    held_ids: Vec<u8>,
 }
 
 struct Ice {
@@ -158,7 +176,48 @@ impl Keys {
         if hop.is_empty() {
             return Err(KeysFault::NoHop);
         }
-        Ok(Self { ice: index_ice(ice)?, hop, hop_at })
+        let held_ids = held_ids(ice, hop.iter());
+        Ok(Self { ice: index_ice(ice)?, hop, hop_at, trunks: Vec::new(), held_ids })
+    }
+
+    /// Adds the live keys of trunks, each with the cluster at the other end.
+    pub fn add_trunks(&mut self, ice: &[IceKey], keys: &[(u16, HopKey)]) {
+        for (cluster, key) in keys.iter().filter(|(_, key)| key.state != KeyState::Retired) {
+            let cluster = cluster.to_be_bytes();
+            let made = Hop { id: key.id, mac: HopMac::new(&key.key), state: key.state, not_before: key.not_before };
+            match self.trunks.iter_mut().find(|(known, _)| *known == cluster) {
+                Some((_, held)) => held.push(made),
+                None => self.trunks.push((cluster, vec![made])),
+            }
+        }
+        let all = self.hop.iter().chain(self.trunks.iter().flat_map(|(_, held)| held));
+        self.held_ids = held_ids(ice, all);
+    }
+
+    /// Each trunk that has a live key of an id, and that key.
+    pub fn trunk_candidates(&self, id: u8) -> impl Iterator<Item = (Cluster, &HopMac)> {
+        let keys = self.trunks.iter().flat_map(|(cluster, held)| held.iter().map(|key| (*cluster, key)));
+        keys.filter(move |(_, key)| key.id == id).map(|(cluster, key)| (cluster, &key.mac))
+    }
+
+    /// The live key of an id of the trunk to a cluster.
+    pub fn trunk(&self, cluster: Cluster, id: u8) -> Option<&HopMac> {
+        let (_, held) = self.trunks.iter().find(|(known, _)| *known == cluster)?;
+        held.iter().find(|key| key.id == id).map(|key| &key.mac)
+    }
+
+    /// The key of each trunk to make MACs with at `unix`, Unix seconds.
+    pub fn choose_trunks(&self, unix: f64) -> Vec<TrunkKey> {
+        let choose = |(cluster, held): &(Cluster, Vec<Hop>)| {
+            let key = newest(held, unix)?;
+            Some(TrunkKey { cluster: *cluster, id: key.id, mac: key.mac.clone() })
+        };
+        self.trunks.iter().filter_map(choose).collect()
+    }
+
+    /// The ids of all keys as a PROBE names them: n and n letters, m and m ids of hop keys.
+    pub fn held_ids(&self) -> &[u8] {
+        &self.held_ids
     }
 
     /// Return route and password of a ufrag, or None when no key has its letter or none of them made it.
@@ -177,13 +236,29 @@ impl Keys {
 
     /// Return id and key to make MACs with at `unix`, Unix seconds: keys become active as time passes.
     pub fn choose_hop(&self, unix: f64) -> (u8, &HopMac) {
-        let now = unix.floor() as i64;
-        let usable = self.hop.iter().filter(|hop| hop.state == KeyState::Active && hop.not_before <= now);
-        // Of two equally new ones the first counts; `max_by_key` returns the last it meets.
-        let newest = usable.rev().max_by_key(|hop| hop.not_before);
-        let chosen = newest.unwrap_or(&self.hop[0]);
+        let chosen = newest(&self.hop, unix).unwrap_or(&self.hop[0]);
         (chosen.id, &chosen.mac)
     }
+}
+
+/// The newest active key at `unix`, Unix seconds, or the first where none is active yet.
+fn newest(keys: &[Hop], unix: f64) -> Option<&Hop> {
+    let now = unix.floor() as i64;
+    let usable = keys.iter().filter(|hop| hop.state == KeyState::Active && hop.not_before <= now);
+    // Of two equally new ones the first counts; `max_by_key` returns the last it meets.
+    usable.rev().max_by_key(|hop| hop.not_before).or(keys.first())
+}
+
+fn held_ids<'a>(ice: &[IceKey], hop: impl Iterator<Item = &'a Hop>) -> Vec<u8> {
+    let live = ice.iter().filter(|key| key.state != KeyState::Retired);
+    let letters: BTreeSet<u8> = live.map(|key| key.letter).collect();
+    let ids: BTreeSet<u8> = hop.map(|key| key.id).collect();
+    let mut held = Vec::new();
+    for names in [letters, ids] {
+        held.push(names.len().min(MAX_NAMED) as u8);
+        held.extend(names.into_iter().take(MAX_NAMED));
+    }
+    held
 }
 
 impl fmt::Debug for Keys {

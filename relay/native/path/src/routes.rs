@@ -3,7 +3,8 @@
 use ahash::RandomState;
 use std::collections::HashMap;
 
-use crate::hop::{OVERHEAD, RouteKey};
+use crate::hop::{OVERHEAD, PathKey, RouteKey};
+use crate::peers::{Cluster, Peer, TRUNK_HOP_SIZE, cluster_of};
 
 const V4_MAPPED_PREFIX: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF];
 
@@ -44,12 +45,14 @@ pub struct LiveRoute {
     pub uplink: u64,
     /// Client datagrams that came from there.
     pub downlink: u64,
+    /// Whether it is of another cluster: `address` is then that of a relay there.
+    pub is_of_peer: bool,
 }
 
 impl LiveRoute {
     /// A route without counts.
     pub fn new(key: RouteKey, address: Endpoint, hop_size: usize) -> Self {
-        Self { key, address, hop_size, uplink: 0, downlink: 0 }
+        Self { key, address, hop_size, uplink: 0, downlink: 0, is_of_peer: false }
     }
 
     /// The longest client datagram that fits with one record.
@@ -58,11 +61,17 @@ impl LiveRoute {
     }
 }
 
-/// All live routes; replaced as a whole.
+/// Routes of other clusters that are remembered, for each address that they are reached by.
+const MAX_OF_PEERS: usize = 16_384;
+
+/// All live routes: those of the table, which is replaced as a whole, and those of peers that clients named lately.
 #[derive(Default)]
 pub struct Routes {
+    /// Those of the table, then those of peers.
     entries: Vec<LiveRoute>,
     index: HashMap<RouteKey, u32, RandomState>,
+    peers: Vec<Peer>,
+    of_peers: HashMap<(RouteKey, Endpoint), u32, RandomState>,
 }
 
 impl Routes {
@@ -80,8 +89,9 @@ impl Routes {
         table
     }
 
-    /// Takes over the counts of the table that this one replaces.
-    pub fn continue_from(&mut self, old: &Routes) {
+    /// Takes over peers and counts of the table that this one replaces.
+    pub fn continue_from(&mut self, old: &mut Routes) {
+        self.peers = std::mem::take(&mut old.peers);
         for route in &mut self.entries {
             if let Some(known) = old.find(&route.key) {
                 route.uplink = old.entries[known as usize].uplink;
@@ -90,14 +100,62 @@ impl Routes {
         }
     }
 
-    /// The index of a route.
+    /// Swaps the peers.
+    pub fn set_peers(&mut self, peers: Vec<Peer>) {
+        self.peers = peers;
+        self.forget_peers_routes();
+    }
+
+    /// The peer of a cluster.
+    pub fn peer(&self, cluster: Cluster) -> Option<&Peer> {
+        self.peers.iter().find(|peer| peer.cluster == cluster)
+    }
+
+    /// The index of a route, by which a client's datagrams leave: of the table, or of a peer.
+    pub fn way(&mut self, key: &RouteKey, path: &PathKey) -> Option<u32> {
+        if let Some(own) = self.find(key) {
+            return Some(own);
+        }
+        let address = self.peer(cluster_of(key))?.address(path);
+        Some(self.of_peer(key, address))
+    }
+
+    /// The index of a route of a peer that is reached by `address`.
+    pub fn of_peer(&mut self, key: &RouteKey, address: Endpoint) -> u32 {
+        if let Some(&known) = self.of_peers.get(&(*key, address)) {
+            return known;
+        }
+        let added = self.entries.len() as u32;
+        self.of_peers.insert((*key, address), added);
+        self.entries.push(LiveRoute { is_of_peer: true, ..LiveRoute::new(*key, address, TRUNK_HOP_SIZE) });
+        added
+    }
+
+    /// Makes room for routes of peers. Indexes of such routes are void after it: to be called between batches.
+    pub fn tidy(&mut self) {
+        if self.of_peers.len() > MAX_OF_PEERS {
+            self.forget_peers_routes();
+        }
+    }
+
+    fn forget_peers_routes(&mut self) {
+        self.entries.truncate(self.index.len());
+        self.of_peers.clear();
+    }
+
+    /// How many entries there are, those of peers included.
+    pub fn entries(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The index of a route of the table.
     pub fn find(&self, key: &RouteKey) -> Option<u32> {
         self.index.get(key).copied()
     }
 
     /// Whether a route is live.
     pub fn contains(&self, key: &RouteKey) -> bool {
-        self.index.contains_key(key)
+        self.index.contains_key(key) || self.peer(cluster_of(key)).is_some()
     }
 
     /// A route by its index.
@@ -117,18 +175,18 @@ impl Routes {
         }
     }
 
-    /// The routes in the order in which they were given.
+    /// The routes of the table in the order in which they were given.
     pub fn iter(&self) -> impl Iterator<Item = &LiveRoute> {
-        self.entries.iter()
+        self.entries[..self.index.len()].iter()
     }
 
-    /// How many there are.
+    /// How many the table has.
     pub fn len(&self) -> usize {
-        self.entries.len()
+        self.index.len()
     }
 
-    /// Whether there is none.
+    /// Whether it has none.
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.index.is_empty()
     }
 }

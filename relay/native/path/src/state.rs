@@ -10,8 +10,10 @@ use crate::counters::Counters;
 use crate::exchange::{Exchange, Named};
 use crate::flows::{FlowMap, LocalId};
 use crate::hop::{HopMac, PathKey};
-use crate::keys::Keys;
+use crate::keys::{Keys, TrunkKey};
 use crate::limits::{AddressLimit, Buckets, Rate};
+use crate::peers::Cluster;
+use crate::return_slots::ReturnSlots;
 use crate::routes::Routes;
 use crate::ufrag::Ufrag;
 use crate::waiting::Waiting;
@@ -77,6 +79,10 @@ pub struct State {
     pub(crate) who_has_limit: usize,
     /// What waits until a transceiver has said whose it is.
     pub waiting: Waiting,
+    /// How answers find ingress relays of other clusters.
+    pub slots: ReturnSlots,
+    /// To send over trunks with.
+    pub trunk_keys: Vec<TrunkKey>,
     /// The way to a store of mappings; None where none is asked.
     pub exchange: Option<Exchange>,
     locals: LruCache<PathKey, LocalId, RandomState>,
@@ -103,6 +109,8 @@ impl State {
             tentative: Buckets::new(rate(limits.tentative_per_second), 1),
             who_has_limit: limits.who_has_limit,
             waiting: Waiting::new(limits.questions_per_second),
+            slots: ReturnSlots::default(),
+            trunk_keys: Vec::new(),
             exchange: None,
             locals: LruCache::with_hasher(REMEMBERED_LOCALS, RandomState::new()),
             hop_key,
@@ -121,15 +129,22 @@ impl State {
         if self.routes.len() <= self.who_has_limit { self.routes.len() as u32 } else { 0 }
     }
 
-    /// Chooses the key that is sent with at `unix`, Unix seconds: keys become active as time passes.
-    pub fn choose_hop_key(&mut self, unix: f64) {
+    /// Chooses the keys that are sent with at `unix`, Unix seconds: keys become active as time passes.
+    pub fn choose_hop_keys(&mut self, unix: f64) {
         let (id, mac) = self.keys.choose_hop(unix);
         self.hop_key = (id, mac.clone());
+        self.trunk_keys = self.keys.choose_trunks(unix);
     }
 
     /// The stamp of a batch at `unix_ms`, Unix time in ms.
     pub fn stamp(&self, unix_ms: u64) -> Stamp {
         Stamp { key_id: self.hop_key.0, mac: self.hop_key.1.clone(), time_ms: unix_ms as u32 }
+    }
+
+    /// The stamp of the same batch for what goes over the trunk to a cluster; None without a key for it.
+    pub fn trunk_stamp(&self, cluster: Cluster, time_ms: u32) -> Option<Stamp> {
+        let key = self.trunk_keys.iter().find(|key| key.cluster == cluster)?;
+        Some(Stamp { key_id: key.id, mac: key.mac.clone(), time_ms })
     }
 
     /// Keeps the local address of a request or tentative packet that made no flow, for its answer.

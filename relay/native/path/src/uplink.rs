@@ -2,7 +2,7 @@
 //!
 //! Rules, by what a datagram is:
 //! 1. **Binding request with USERNAME**: opened by its ufrag, its integrity tried, and sent to the route that the ufrag
-//!    names, whatever the flow map says. It makes, refreshes or moves a flow as [`crate::flows`] allows. Without a
+//!    names, whatever the flow map says; of another cluster, over the trunk to it. It makes, refreshes or moves a flow as [`crate::flows`] allows. Without a
 //!    password key (an ingress-only relay) it is forwarded and makes no flow; the alive answer does. Wrong in any way:
 //!    dropped.
 //! 2. **Anything else of a known address** goes to its flow's transceiver, if that is live and has not said that the
@@ -26,6 +26,7 @@ use crate::few::Few;
 use crate::flows::FlowId;
 use crate::hop::{self, LAST_PART, PathKey, SPLIT, TENTATIVE};
 use crate::packets::{Gram, MAX_CLIENT_DATAGRAM, Packet, Slots};
+use crate::peers::cluster_of;
 use crate::questions::Questions;
 use crate::rtp;
 use crate::state::State;
@@ -124,9 +125,9 @@ impl Batch<'_> {
 
     fn on_media(&mut self, slot: u32, packet: &Packet, is: Kind) -> Outcome {
         let found = self.state.flows.find(&packet.path);
-        let flow = found.map(|id| self.state.flows.get(id));
-        let live = flow.filter(|flow| !flow.ended());
-        let (Some(id), Some(route)) = (found, live.and_then(|flow| self.state.routes.find(&flow.route))) else {
+        let State { flows, routes, .. } = &mut *self.state;
+        let live = found.map(|id| flows.get(id)).filter(|flow| !flow.ended());
+        let (Some(id), Some(route)) = (found, live.and_then(|flow| routes.way(&flow.route, &packet.path))) else {
             return self.roam(slot, packet, found);
         };
         self.flow_may(id)?;
@@ -152,7 +153,8 @@ impl Batch<'_> {
         if flow.ended() {
             return Err(Drop::SessionEnded);
         }
-        let route = self.state.routes.find(&flow.route).ok_or(Drop::NoRoute)?;
+        let key = flow.route;
+        let route = self.state.routes.way(&key, &packet.path).ok_or(Drop::NoRoute)?;
         self.flow_may(id)?;
         if is_request && packet.length > self.state.routes.get(route).room() {
             return Err(Drop::HopRoom);
@@ -170,7 +172,7 @@ impl Batch<'_> {
         if opened.password.is_some_and(|password| !message.verify_integrity(&password)) {
             return Err(Drop::Integrity);
         }
-        let route = state.routes.find(&opened.route).ok_or(Drop::NoRoute)?;
+        let route = state.routes.way(&opened.route, &packet.path).ok_or(Drop::NoRoute)?;
         self.address_may(&packet.path)?;
         let state = &mut *self.state;
         if !state.checks_by_client.allow(packet.path, self.now) {
@@ -200,12 +202,12 @@ impl Batch<'_> {
     }
 
     fn roam(&mut self, slot: u32, packet: &Packet, flow: Option<FlowId>) -> Outcome {
-        let state = &*self.state;
         let payload = self.out.slots.get(slot).payload(packet.length);
-        let routes = state.routes_by_ssrc(&packet.path, payload);
+        let routes = self.state.routes_by_ssrc(&packet.path, payload);
         if !routes.is_empty() {
             return self.send_tentatively(slot, packet, &routes);
         }
+        let state = &*self.state;
         match flow {
             Some(id) if state.flows.get(id).ended() => Err(Drop::SessionEnded),
             Some(_) => Err(Drop::NoRoute),
@@ -367,7 +369,12 @@ impl Batch<'_> {
     }
 
     fn send(&mut self, route: u32, slot: u32, packet: &Packet, flags: u8) -> Outcome {
-        let room = self.state.routes.get(route).room();
+        let way = self.state.routes.get(route);
+        let (room, cluster) = (way.room(), cluster_of(&way.key));
+        let lacks_key = || self.state.trunk_keys.iter().all(|key| key.cluster != cluster);
+        if way.is_of_peer && lacks_key() {
+            return Err(Drop::PeerKey);
+        }
         let length = packet.length;
         if length <= room {
             self.add(slot, length, &packet.path, flags, 0, route);
@@ -434,14 +441,15 @@ impl Batch<'_> {
 
 impl State {
     /// The live transceivers of the flows that send the datagram's SSRC, each once.
-    fn routes_by_ssrc(&self, path: &PathKey, datagram: &[u8]) -> Tried {
+    fn routes_by_ssrc(&mut self, path: &PathKey, datagram: &[u8]) -> Tried {
         if kind(datagram[0]) != Kind::Rtp {
             return Tried::default();
         }
         let Some(ssrc) = rtp::peek_ssrc(datagram) else { return Tried::default() };
-        let candidates = self.flows.candidates(ssrc, &hop::client_address(path));
-        let flows = candidates.as_slice().iter().map(|&id| self.flows.get(id));
-        flows.filter(|flow| !flow.ended()).filter_map(|flow| self.routes.find(&flow.route)).collect()
+        let State { flows, routes, .. } = self;
+        let candidates = flows.candidates(ssrc, &hop::client_address(path));
+        let flows = candidates.as_slice().iter().map(|&id| flows.get(id));
+        flows.filter(|flow| !flow.ended()).filter_map(|flow| routes.way(&flow.route, path)).collect()
     }
 }
 
