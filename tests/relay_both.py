@@ -9,7 +9,7 @@ and every limit and eviction is reached.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import usher_relay_native as native
@@ -28,6 +28,8 @@ from usher_relay.flow import Flow
 from usher_relay.forwarder import Forwarder
 from usher_relay.hop_codec import route_bytes, route_of
 from usher_relay.state import Limits, LiveRoute, RelayKeys
+from usher_relay.trunk.peer_table import PeerAddresses
+from usher_relay.trunk.peers import PeerWays
 
 BATCH = 64
 LISTENERS = (1, 2, 7)
@@ -70,13 +72,61 @@ class Both:
         self.compare_counters()
         return [datagram for datagram, _ in seen]
 
-    def from_transceivers(self, now: float, unix: float, datagrams: Sequence[tuple[bytes, Endpoint]]) -> None:
+    def set_peers(self, peers: Mapping[int, PeerAddresses]) -> None:
+        self.python.set_peers(
+            {
+                cluster.to_bytes(2): PeerWays(
+                    frozenset(peer.addresses), tuple(peer.addresses[index] for index in peer.places)
+                )
+                for cluster, peer in peers.items()
+            }
+        )
+        self.native.set_peers(
+            [
+                (cluster, [packed(address) for address in peer.addresses], list(peer.places))
+                for cluster, peer in peers.items()
+            ]
+        )
+
+    def take_for_peers(self) -> list[tuple[bytes, Endpoint]]:
+        """What went over trunks since the last call, with its destinations."""
+        sends = [(datagram, address) for datagram, address, _ in self.python.take_for_peers()]
+        assert [(datagram, packed(address)) for datagram, address in sends] == self.native.take_for_peers()
+        return sends
+
+    def from_peers(self, now: float, unix: float, datagrams: Sequence[tuple[bytes, Endpoint]]) -> None:
+        expected = self.python.from_peers(now, unix, datagrams)
+        seen = self.native.from_peers(now, unix, [(datagram, packed(source)) for datagram, source in datagrams])
+        assert [(path, datagram, local or 0) for path, datagram, local in expected] == seen
+        self.datagrams += len(datagrams)
+        self.compare_counters()
+
+    def from_ingress(
+        self, now: float, unix: float, datagrams: Sequence[tuple[bytes, Endpoint]]
+    ) -> list[tuple[bytes, Endpoint]]:
+        """Returns what goes to transceivers."""
+        expected = self.python.from_ingress(now, unix, datagrams)
+        replies = self.python.take_for_ingress()
+        seen = self.native.from_ingress(now, unix, [(datagram, packed(source)) for datagram, source in datagrams])
+        assert [(datagram, packed(address)) for datagram, address in expected] == seen[0]
+        assert [(datagram, packed(address)) for datagram, address in replies] == seen[1]
+        self.datagrams += len(datagrams)
+        self.compare_counters()
+        return expected
+
+    def from_transceivers(
+        self, now: float, unix: float, datagrams: Sequence[tuple[bytes, Endpoint]]
+    ) -> list[tuple[bytes, Endpoint]]:
+        """Returns what goes on to ingress relays."""
         expected = self.python.from_transceivers(now, unix, datagrams)
         seen = self.native.from_transceivers(now, unix, [(datagram, packed(source)) for datagram, source in datagrams])
         assert [(path, datagram, local or 0) for path, datagram, local in expected.to_clients] == seen[0]
         assert [(datagram, packed(address)) for datagram, address in expected.to_transceivers] == seen[1]
+        onward = self.python.take_for_ingress()
+        assert [(datagram, packed(address)) for datagram, address in onward] == seen[2]
         self.datagrams += len(datagrams)
         self.compare_counters()
+        return onward
 
     @property
     def exchange(self) -> Exchange | None:

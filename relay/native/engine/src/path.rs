@@ -27,6 +27,7 @@ type PyClientSend<'py> = ([u8; 20], Bound<'py, PyBytes>, LocalId);
 pub struct Path {
     forwarder: Forwarder,
     outbox: Outbox,
+    for_peers: Vec<(Endpoint, Vec<u8>)>,
 }
 
 #[pymethods]
@@ -44,7 +45,7 @@ impl Path {
         if with_store {
             forwarder.state.use_store(limits.max_flows);
         }
-        Ok(Self { forwarder, outbox: Outbox::new(BATCH, bundle) })
+        Ok(Self { forwarder, outbox: Outbox::new(BATCH, bundle), for_peers: Vec::new() })
     }
 
     fn set_routes(&mut self, routes: Vec<PyRoute>) {
@@ -136,9 +137,9 @@ impl Path {
         (onward(py, &self.outbox, &datagrams), replies)
     }
 
-    /// What the last batch of client datagrams, or of answers, made for peers.
-    fn for_peers<'py>(&self, py: Python<'py>) -> Vec<PyHopSend<'py>> {
-        whole(py, self.outbox.for_peers(0, 1))
+    /// What all calls since the last one of this have made for peers.
+    fn take_for_peers<'py>(&mut self, py: Python<'py>) -> Vec<PyHopSend<'py>> {
+        whole(py, self.for_peers.drain(..).map(|(to, bytes)| (to, std::iter::once(bytes))))
     }
 
     /// Takes at most one batch of answers.
@@ -175,18 +176,20 @@ impl Path {
 }
 
 impl Path {
-    /// The hop datagrams of the last batch for transceivers.
-    fn sent<'py>(&self, py: Python<'py>) -> Vec<PyHopSend<'py>> {
+    /// The hop datagrams of the last batch for transceivers; keeps those for peers.
+    fn sent<'py>(&mut self, py: Python<'py>) -> Vec<PyHopSend<'py>> {
+        let for_peers = self.outbox.for_peers(0, 1);
+        self.for_peers.extend(for_peers.map(|(to, pieces)| (to, pieces.flatten().copied().collect())));
         whole(py, self.outbox.iter())
     }
 }
 
-fn whole<'py, 'a, P: Iterator<Item = &'a [u8]>>(
+fn whole<'py, B: AsRef<[u8]>, P: Iterator<Item = B>>(
     py: Python<'py>,
     datagrams: impl Iterator<Item = (Endpoint, P)>,
 ) -> Vec<PyHopSend<'py>> {
     let joined = datagrams.map(|(to, pieces)| {
-        let bytes: Vec<u8> = pieces.flatten().copied().collect();
+        let bytes: Vec<u8> = pieces.flat_map(|piece| piece.as_ref().to_vec()).collect();
         (PyBytes::new(py, &bytes), (to.address, to.port))
     });
     joined.collect()
