@@ -36,6 +36,7 @@ from usher_core.internal_api import (
 from usher_transceiver.aiortc_adapter import MAX_MESSAGE_SIZE
 from usher_transceiver.backends.protocol import Backend, BackendConfig, BackendFactory
 from usher_transceiver.backends.registry import BackendFailedError, load_backends, make_backend
+from usher_transceiver.backends.watch import BackendWatch
 from usher_transceiver.certificate import Certificate
 from usher_transceiver.dtls import Dtls
 from usher_transceiver.expiring import ExpiringMap
@@ -136,7 +137,8 @@ class SessionRegistry:
         self._empty.set()
         self._requests: ExpiringMap[str, Request] = ExpiringMap(REQUEST_ID_LIFE_S, MAX_REQUESTS)
         self._ended: ExpiringMap[str, SessionInfo] = ExpiringMap(ENDED_LIFE_S, MAX_ENDED)
-        self._backends: dict[str, BackendFactory] = load_backends(settings.backend)
+        self.backend_watch = BackendWatch(clock)
+        self._backends: dict[str, BackendFactory] = load_backends(settings.backend, self.backend_watch)
         self._finishing: set[asyncio.Task[None]] = set()
         self._observing: set[asyncio.Task[Any]] = set()
         self._hash_key = secrets.token_bytes(16)
