@@ -16,7 +16,7 @@ import re
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from usher_core.errors import LocalError, RemoteError
@@ -34,6 +34,7 @@ from usher_core.internal_api import (
     SessionList,
 )
 from usher_transceiver.aiortc_adapter import MAX_MESSAGE_SIZE
+from usher_transceiver.audio_parameters import stream_parameters
 from usher_transceiver.backends.protocol import Backend, BackendConfig, BackendFactory
 from usher_transceiver.backends.registry import BackendFailedError, load_backends, make_backend
 from usher_transceiver.backends.watch import BackendWatch
@@ -41,8 +42,7 @@ from usher_transceiver.certificate import Certificate
 from usher_transceiver.dtls import Dtls
 from usher_transceiver.expiring import ExpiringMap
 from usher_transceiver.ice import Generation, IceAgent
-from usher_transceiver.media.codec import MIN_BITRATE, Codec, EncoderSettings
-from usher_transceiver.media.stream import StreamParameters
+from usher_transceiver.media.codec import Codec, EncoderSettings
 from usher_transceiver.media.ticker import Ticker
 from usher_transceiver.mux import Mux
 from usher_transceiver.paths import Path
@@ -234,7 +234,7 @@ class SessionRegistry:
         backend = self._make_backend(name)
         ufrag, password = self._keys.make_ufrag(self._mux.knows_ufrag)
         session_id = secrets.token_hex(8)
-        stream = self._stream_parameters(offer, backend.audio)
+        stream = stream_parameters(offer.audio, backend.audio, self._settings.encoder)
         facts = CallFacts(
             session_id=session_id,
             tenant=request.tenant,
@@ -279,20 +279,6 @@ class SessionRegistry:
         except KeyError:
             known = ", ".join(sorted(self._backends))
             raise LocalError(f"there is no backend {name[:64]!r}", f"known here: {known}") from None
-
-    def _stream_parameters(self, offer: Offer, kind: Any) -> StreamParameters:
-        audio = offer.audio
-        return StreamParameters(
-            ssrc=secrets.randbelow(0xFFFF_FFFF) + 1,
-            cname=secrets.token_hex(8),
-            payload_type=audio.payload_type,
-            clock_rate=audio.clock_rate,
-            mid=audio.mid or "",
-            mid_extension_id=audio.mid_extension_id,
-            level_extension_id=audio.level_extension_id,
-            kind=kind,
-            encoder=_encoder_for(audio.max_bitrate, self._settings.encoder),
-        )
 
     def _add(self, facts: CallFacts, generation: Generation, backend: Backend) -> None:
         session: Session
@@ -433,11 +419,6 @@ class SessionRegistry:
         if self._finishing:
             # Each gives up by itself; one that holds on nevertheless must not hold up the process.
             await asyncio.wait(self._finishing, timeout=2 * BACKEND_CLOSE_LIMIT_S + 1)
-
-
-def _encoder_for(most: int | None, encoder: EncoderSettings) -> EncoderSettings:
-    # RFC 7587 section 6.1: maxaveragebitrate is a bound on what we send.
-    return encoder if most is None else replace(encoder, bitrate=min(encoder.bitrate, max(most, MIN_BITRATE)))
 
 
 def _audio_counts(session: Session, now: float) -> dict[str, int]:
