@@ -116,13 +116,14 @@ def test_pods_get_no_id_before_their_backend_has_its_secrets() -> None:
 
 def test_an_api_key_that_the_operator_may_not_read_stops_nothing() -> None:
     pool = make_pool({"backend": FULL})
-    forbidden = {"secrets_forbidden": frozenset(THERE)}
-    plan = make_plan(pool, make_pod(pool=pool), **forbidden)
+    forbidden = frozenset(THERE)
+    plan = make_plan(pool, make_pod(pool=pool), secrets_forbidden=forbidden)
     found = condition(plan, "BackendReady")
     assert (found["status"], found["reason"]) == ("Unknown", "SecretForbidden")
     assert "add upstream to rbac.secretNames of the chart. Pods mount it all the same." in found["message"]
     assert condition(plan, "Ready")["status"] == "True"
-    assert len(patches(make_plan(pool, make_pod(gated=True, pool=pool), **forbidden), "Pod")) == 1
+    waiting = make_plan(pool, make_pod(gated=True, pool=pool), secrets_forbidden=forbidden)
+    assert len(patches(waiting, "Pod")) == 1
 
 
 @pytest.mark.parametrize("backend", [{"type": "echo"}, BARE])
