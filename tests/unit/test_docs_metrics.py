@@ -164,7 +164,9 @@ def transceiver_metrics() -> list[Metric]:
         receive_buffer=1,
         send_buffer=1,
     )
-    ticker: Any = SimpleNamespace(ticks=0, late_ticks=0, skipped_ticks=0, worst_late=0.0)
+    ticker: Any = SimpleNamespace(
+        ticks=0, late_ticks=0, skipped_ticks=0, worst_late=0.0, lateness=[0] * 13, lateness_sum=0.0
+    )
     keys: Any = SimpleNamespace(is_wrong=False)
     return list(TransceiverCollector(registry, door, socket, ticker, keys, "libopus").collect())
 
