@@ -3,7 +3,7 @@
 Rules:
 * Admission is one step without a wait in it, so there are never more than `max_sessions`, however many ask at once.
 * A request id gets the same answer for 60 s. One that was closed makes no session any more.
-* While draining, nothing is admitted; what runs goes on.
+* While draining, nothing is admitted; what runs goes on, until the deadline if there is one. `undrain` calls both off.
 * An ended session can be looked at for 60 s.
 """
 
@@ -15,8 +15,8 @@ import heapq
 import re
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from usher_core.errors import LocalError, RemoteError
@@ -88,6 +88,8 @@ class RegistrySettings:
     backend_config: BackendConfig
     encoder: EncoderSettings
     limits: Limits
+    built_in: Mapping[str, BackendFactory] = field(default_factory=dict)
+    """Backends beside the installed ones."""
 
 
 class SessionRegistry:
@@ -118,6 +120,7 @@ class SessionRegistry:
         self.clock = clock
         self.draining = False
         self._ends = False
+        self._deadline: asyncio.TimerHandle | None = None
         self.created = 0
         self.refused: Counter[str] = Counter()
         self.ended: Counter[str] = Counter()
@@ -138,7 +141,7 @@ class SessionRegistry:
         self._requests: ExpiringMap[str, Request] = ExpiringMap(REQUEST_ID_LIFE_S, MAX_REQUESTS)
         self._ended: ExpiringMap[str, SessionInfo] = ExpiringMap(ENDED_LIFE_S, MAX_ENDED)
         self.backend_watch = BackendWatch(clock)
-        self._backends: dict[str, BackendFactory] = load_backends(settings.backend, self.backend_watch)
+        self._backends = load_backends(settings.backend, self.backend_watch, settings.built_in)
         self._finishing: set[asyncio.Task[None]] = set()
         self._observing: set[asyncio.Task[Any]] = set()
         self._hash_key = secrets.token_bytes(16)
@@ -383,17 +386,32 @@ class SessionRegistry:
 
     # Drain
 
-    def drain(self) -> None:
-        """Admit nothing from now on."""
+    def drain(self, deadline: float | None = None) -> None:
+        """Admit nothing from now on, and end what still runs in `deadline` seconds; None leaves an earlier one alone."""
         self.draining = True
+        if deadline is not None:
+            self._forget_deadline()
+            self._deadline = asyncio.get_running_loop().call_later(deadline, self._end_drained)
 
     def drain_for_good(self) -> None:
         """The same, and no `undrain` changes it: this process ends."""
         self._ends = self.draining = True
 
     def undrain(self) -> None:
-        """Admit again, unless this process ends."""
-        self.draining = self._ends
+        """Admit again and let all calls go on, unless this process ends."""
+        if not self._ends:
+            self.draining = False
+            self._forget_deadline()
+
+    def _forget_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _end_drained(self) -> None:
+        self._deadline = None
+        for session in tuple(self._sessions.values()):
+            session.end(EndReason.DRAIN_DEADLINE)
 
     async def wait_empty(self) -> None:
         """Wait until no session runs."""
