@@ -35,6 +35,7 @@ from usher_transceiver.media.codec import EncoderSettings
 from usher_transceiver.media.ticker import Ticker
 from usher_transceiver.metrics import TransceiverCollector, make_metrics
 from usher_transceiver.mux import Mux
+from usher_transceiver.process_load import ProcessLoad
 from usher_transceiver.session import EndReason, Limits
 from usher_transceiver.sessions import RegistrySettings, SessionRegistry
 from usher_transceiver.settings import TransceiverSettings
@@ -83,17 +84,20 @@ class Transceiver:
         self._socket = HopSocket(*split_host_port(settings.udp), settings.socket_buffer, self._clock)
         self._mux = Mux(route, self._keys, self._socket.send, time.time)
         self._ticker = Ticker(self._clock, self._mux.batch)
+        self._process = ProcessLoad(self._clock)
         codec = load_codec(settings.opus_codec)
         realtime = _realtime(settings)
         registry_settings = _registry_settings(settings, realtime)
         self.sessions = SessionRegistry(
             route, self._keys, self._mux, self._ticker, codec, Certificate(), registry_settings, self._clock
         )
-        collector = TransceiverCollector(self.sessions, self._mux, self._socket, self._ticker, self._keys, codec.name)
+        collector = TransceiverCollector(
+            self.sessions, self._mux, self._socket, self._ticker, self._keys, codec.name, self._process
+        )
         metrics = make_metrics(collector)
         if realtime is not None:
             metrics.register(RealtimeCollector(realtime.counters))
-        app = make_app(self.sessions, lambda: self._token.value, self._clock, metrics, self.is_live)
+        app = make_app(self.sessions, lambda: self._token.value, self._clock, metrics, self.is_live, self._process)
         self._http = HttpServer(
             app,
             settings.http,
@@ -146,6 +150,7 @@ class Transceiver:
         self._socket.start(self._mux.on_datagram, self._mux.batch)
         self._socket.beat()
         self._housekeeping = asyncio.create_task(self._keep_house())
+        self._probing = asyncio.create_task(self._process.run())
         _ = await self._http.start()  # its own task; `stop` waits for it
         log.info("ready", udp=self.udp, http=self.http, route=str(self._settings.route))
 
@@ -171,6 +176,7 @@ class Transceiver:
         left = len(self.sessions)
         await self.sessions.end_all(reason)
         self._housekeeping.cancel()
+        self._probing.cancel()
         await self._http.stop()
         self._ticker.stop()
         self._socket.close()

@@ -3,7 +3,7 @@
 Rules:
 * Admission is one step without a wait in it, so there are never more than `max_sessions`, however many ask at once.
 * A request id gets the same answer for 60 s. One that was closed makes no session any more.
-* While draining, nothing is admitted; what runs goes on.
+* While draining, nothing is admitted; what runs goes on, until the deadline if there is one. `undrain` calls both off.
 * An ended session can be looked at for 60 s.
 """
 
@@ -120,6 +120,7 @@ class SessionRegistry:
         self.clock = clock
         self.draining = False
         self._ends = False
+        self._deadline: asyncio.TimerHandle | None = None
         self.created = 0
         self.refused: Counter[str] = Counter()
         self.ended: Counter[str] = Counter()
@@ -385,17 +386,32 @@ class SessionRegistry:
 
     # Drain
 
-    def drain(self) -> None:
-        """Admit nothing from now on."""
+    def drain(self, deadline: float | None = None) -> None:
+        """Admit nothing from now on; end what still runs in `deadline` seconds. None leaves an earlier one alone."""
         self.draining = True
+        if deadline is not None:
+            self._forget_deadline()
+            self._deadline = asyncio.get_running_loop().call_later(deadline, self._end_drained)
 
     def drain_for_good(self) -> None:
         """The same, and no `undrain` changes it: this process ends."""
         self._ends = self.draining = True
 
     def undrain(self) -> None:
-        """Admit again, unless this process ends."""
-        self.draining = self._ends
+        """Admit again and let all calls go on, unless this process ends."""
+        if not self._ends:
+            self.draining = False
+            self._forget_deadline()
+
+    def _forget_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _end_drained(self) -> None:
+        self._deadline = None
+        for session in tuple(self._sessions.values()):
+            session.end(EndReason.DRAIN_DEADLINE)
 
     async def wait_empty(self) -> None:
         """Wait until no session runs."""
