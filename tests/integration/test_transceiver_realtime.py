@@ -184,7 +184,7 @@ async def test_a_refused_call_tells_its_client_and_ends(
     sessions = stack.transceiver.sessions
     await until(lambda: len(sessions) == 0, "the call ended", 3.0)
     await until(lambda: client.of_type("error"), "the error at the client")
-    [event] = client.events
+    [event] = client.of_type("error")
     assert event["error"]["code"] == code
     assert KEY not in json.dumps(event)
     info = sessions.info(client.session_id)
@@ -202,7 +202,7 @@ async def test_what_a_lost_server_had_said_is_played_before_the_call_ends(stack:
     await upstream.socket.close(1011)
     await until(lambda: client.of_type("error"), "the error at the client")
     kinds = [event["type"] for event in client.events]
-    assert kinds[-2:] == ["output_audio_buffer.stopped", "error"]
+    assert kinds[kinds.index("error") - 1] == "output_audio_buffer.stopped"
     assert client.of_type("error")[0]["error"]["code"] == "upstream_closed"
     assert client.hears_tone()
     await until(lambda: len(stack.transceiver.sessions) == 0, "the call ended")

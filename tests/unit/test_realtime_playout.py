@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -194,7 +195,7 @@ class Model:
 
 
 @given(STEPS)
-def test_whatever_happens_the_amounts_are_those_of_samples_counted_one_by_one(steps: list[tuple]) -> None:
+def test_whatever_happens_the_amounts_are_those_of_samples_counted_one_by_one(steps: list[tuple[Any, ...]]) -> None:
     player, model = Player(), Model()
     over: set[str] = set()
     for step in steps:

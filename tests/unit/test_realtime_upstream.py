@@ -37,10 +37,15 @@ def test_the_settings_are_flags_and_environment_of_the_transceiver(monkeypatch: 
     "url", ["https://h/v1", "h", "ws://", "wss://h/#x", "wss://h:port/", "wss://me:secret@h/", "", "wss://[::1/"]
 )
 def test_an_address_that_is_none_or_holds_a_key_ends_the_start(url: str) -> None:
-    with pytest.raises(LocalError, match="--realtime-url"):
+    with pytest.raises(LocalError, match="--realtime-url") as caught:
         TransceiverSettings.from_command_line(
             ["--keys-file", "k", "--token-file", "t", "--pod", "1", f"--realtime-url={url}"]
         )
+    assert "secret" not in str(caught.value)
+
+
+def test_the_address_is_not_shown_with_the_settings() -> None:
+    assert "model.example" not in repr(RealtimeSettings(realtime_url=URL))
 
 
 def test_without_an_address_the_backend_says_what_to_set() -> None:

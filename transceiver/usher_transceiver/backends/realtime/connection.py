@@ -82,10 +82,12 @@ class Connection:
         self._may_write = asyncio.Event()
         self._may_read = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._outcome = "abandoned"
 
     def start(self) -> None:
         """Begin to connect. Needs a running loop."""
         self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task.add_done_callback(self._count)
 
     def wake(self) -> None:
         """There may be something to send, or room for what comes."""
@@ -100,32 +102,28 @@ class Connection:
             await asyncio.wait((self._task,))
 
     async def _run(self) -> None:
-        outcome = "abandoned"
-        try:
-            fault = await self._connect_and_talk()
-            outcome = fault.outcome
-            self._log.warning("the Realtime server is lost", why=fault.code)
-            self._bridge.on_upstream_lost(self._clock(), fault)
-            self._changed()
-        except _HungUpError:
-            outcome = "completed"
-        finally:
-            self._counters.calls[outcome] += 1
-
-    async def _connect_and_talk(self) -> Fault:
         began = self._clock()
         try:
             socket = await self._open()
         except Exception as error:  # noqa: BLE001 - resolvers, TLS, proxies and the library raise what they like
             self._log.debug("connecting failed", problem=type(error).__name__)
-            return fault_of(error)
+            self._lost(fault_of(error))
+            return
         self._counters.connected(self._clock() - began)
+        self._outcome = "completed"
         try:
-            return await self._talk(socket)
-        except asyncio.CancelledError:
-            raise _HungUpError from None
+            self._lost(await self._talk(socket))
         finally:
             await _close(socket)
+
+    def _lost(self, fault: Fault) -> None:
+        self._outcome = fault.outcome
+        self._log.warning("the Realtime server is lost", why=fault.code)
+        self._bridge.on_upstream_lost(self._clock(), fault)
+        self._changed()
+
+    def _count(self, _task: asyncio.Task[None]) -> None:
+        self._counters.calls[self._outcome] += 1
 
     async def _open(self) -> ClientConnection:
         target = self._target
@@ -196,10 +194,6 @@ class Connection:
             except ConnectionClosed as error:
                 return faults.closed(error.rcvd.code if error.rcvd is not None else None)
             self._counters.events["to_upstream"] += 1
-
-
-class _HungUpError(Exception):
-    """The call ended while the server was there."""
 
 
 def fault_of(error: Exception) -> Fault:

@@ -16,8 +16,10 @@ Truncate = Literal["usher", "upstream"]
 class RealtimeSettings(ProgramSettings):
     """The server of the Realtime protocol behind `--backend realtime`. Secrets come from files only."""
 
+    # Its query may hold a key all the same, so it is shown nowhere.
     realtime_url: str | None = Field(
         default=None,
+        repr=False,
         description="ws:// or wss:// address of the Realtime server, as wss://HOST/v1/realtime. No default:"
         " nobody's audio should go to a server that was not chosen",
     )
