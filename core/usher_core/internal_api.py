@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from usher_core.errors import LocalError
+from usher_core.event_policy import OPEN, EventPolicy
 from usher_core.keys import HeldKey
 
 BASE_PATH = "/internal/v1"
@@ -19,6 +20,8 @@ REQUEST_ID_LIFE_S = 60
 DEFAULT_PAGE = 20
 MAX_PAGE = 100
 """Sessions of one answer of `GET /sessions`."""
+EVENT_POLICY_HEADER = "Usher-Event-Policy"
+"""Of `GET /sessions/{id}/events`: the observer's policy, as JSON; none is no limit."""
 RELAY_IDLE_S = 10.0
 """Seconds without life of any flow after which a relay carries no calls: it remembers flows for longer."""
 
@@ -55,6 +58,7 @@ class CreateSession(_Model):
     deadline_ms: int = Field(default=5000, ge=1, le=60_000, description="how long the caller will wait")
     traceparent: str | None = Field(default=None, max_length=128, description="W3C trace context")
     metadata: dict[str, str] = Field(default_factory=dict, max_length=64)
+    event_policy: EventPolicy = Field(default=OPEN, description="what the client may send and see on its channel")
 
 
 class Load(_Model):

@@ -42,6 +42,8 @@ from usher_transceiver import (
     sessions,
     srtp,
 )
+from usher_transceiver.backends.realtime import counters as realtime
+from usher_transceiver.backends.realtime.metrics import RealtimeCollector
 from usher_transceiver.ice import CheckOutcome
 from usher_transceiver.metrics import TransceiverCollector
 from usher_transceiver.session import EndReason
@@ -168,9 +170,18 @@ def transceiver_metrics() -> list[Metric]:
         receive_buffer=1,
         send_buffer=1,
     )
-    ticker: Any = SimpleNamespace(ticks=0, late_ticks=0, skipped_ticks=0, worst_late=0.0)
+    ticker: Any = SimpleNamespace(
+        ticks=0, late_ticks=0, skipped_ticks=0, worst_late=0.0, lateness=[0] * 13, lateness_sum=0.0
+    )
     keys: Any = SimpleNamespace(is_wrong=False)
-    return list(TransceiverCollector(registry, door, socket, ticker, keys, "libopus").collect())
+    bridge = realtime.RealtimeCounters(
+        calls=once_each(realtime.OUTCOMES),
+        events=once_each(("to_upstream", "from_upstream")),
+        dropped_bytes=once_each(realtime.DROPS),
+        truncations=once_each(realtime.TRUNCATIONS),
+    )
+    collector = TransceiverCollector(registry, door, socket, ticker, keys, "libopus")
+    return [*collector.collect(), *RealtimeCollector(bridge).collect()]
 
 
 async def signaling_metrics(folder: Path) -> list[Metric]:

@@ -6,14 +6,15 @@ Labels are reasons, kinds and states from fixed sets; never an address, a ufrag 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from usher_transceiver.hop_socket import HopSocket
-from usher_transceiver.media.ticker import Ticker
+from usher_transceiver.media.ticker import LATENESS_S, Ticker
 from usher_transceiver.mux import Mux
 from usher_transceiver.sessions import SessionRegistry
 from usher_transceiver.transceiver_keys import TransceiverKeys
@@ -102,6 +103,7 @@ class TransceiverCollector(Collector):
         yield _counter("late_ticks", "Ticks that came more than 10 ms late", self._ticker.late_ticks)
         yield _counter("skipped_ticks", "Ticks given up after a stall", self._ticker.skipped_ticks)
         yield _gauge("worst_late_seconds", "Latest tick since the beginning", self._ticker.worst_late)
+        yield _lateness(self._ticker)
         yield _gauge("key_file_wrong", "1 while the key file is lost or broken", self._keys.is_wrong)
         yield InfoMetricFamily(f"{_PREFIX}codec", "The Opus codec in use", {"codec": self._codec})
 
@@ -126,6 +128,14 @@ def _counters(name: str, text: str, label: str, values: Mapping[str, float]) -> 
     for value, count in values.items():
         family.add_metric((str(value),), count)
     return family
+
+
+def _lateness(ticker: Ticker) -> Metric:
+    bounds = (*map(str, LATENESS_S), "+Inf")
+    buckets = list(zip(bounds, accumulate(ticker.lateness), strict=True))
+    return HistogramMetricFamily(
+        f"{_PREFIX}tick_lateness_seconds", "How late ticks came: the lag of the loop", buckets, ticker.lateness_sum
+    )
 
 
 def _gauges(name: str, text: str, label: str, values: Mapping[str, int]) -> Metric:

@@ -6,10 +6,10 @@ from typing import Final
 import numpy as np
 
 from usher_core.errors import RemoteError
-from usher_transceiver.media.codec import Decoder
+from usher_transceiver.media.codec import Decoder, PayloadFormat
 from usher_transceiver.media.frame import FRAME_BYTES, FRAME_MS, FRAME_SAMPLES, SILENCE, AudioFrame, Origin
 from usher_transceiver.media.level import level_dbov
-from usher_transceiver.media.opus_packet import OPUS_CLOCK
+from usher_transceiver.media.opus_packet import OPUS_CLOCK, OPUS_FORMAT
 from usher_transceiver.media.reorder import Action, JitterBuffer, Step
 from usher_transceiver.media.reports import Reception
 from usher_transceiver.media.rtp import RtpPacket, parse_rtp
@@ -33,14 +33,20 @@ class AudioReceiver:
     Packets that are refused are counted in `dropped` by a bounded set of reasons.
     """
 
-    def __init__(self, payload_type: int, clock_rate: int, decoder: Decoder | None) -> None:
+    def __init__(
+        self,
+        payload_type: int,
+        clock_rate: int,
+        decoder: Decoder | None,
+        payload_format: PayloadFormat = OPUS_FORMAT,
+    ) -> None:
         self.dropped: Counter[str] = Counter()
         self.reception: Reception | None = None
         self.concealed_samples = 0
         """Of audio made up, at 48 kHz."""
         self.recovered = 0
         """Packets made from the redundancy of the next."""
-        self.buffer = JitterBuffer(clock_rate)
+        self.buffer = JitterBuffer(clock_rate, payload_format)
         self._payload_type = payload_type
         self._clock_rate = clock_rate
         self._decoder = decoder

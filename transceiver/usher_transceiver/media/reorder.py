@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
+from usher_transceiver.media.codec import PayloadFormat
 from usher_transceiver.media.delay import DelayEstimator
 from usher_transceiver.media.frame import FRAME_SECONDS
-from usher_transceiver.media.opus_packet import OPUS_CLOCK, is_dtx, packet_duration
+from usher_transceiver.media.opus_packet import OPUS_CLOCK, OPUS_FORMAT
 from usher_transceiver.media.sequence import Unwrapper
 
 _MAX_PACKETS: Final = 64
@@ -85,7 +86,8 @@ _FRAME: Final = round(FRAME_SECONDS * OPUS_CLOCK)
 class JitterBuffer:
     """For one SSRC. `clock_rate` is the negotiated one; all durations inside are at 48 kHz."""
 
-    def __init__(self, clock_rate: int) -> None:
+    def __init__(self, clock_rate: int, payload_format: PayloadFormat = OPUS_FORMAT) -> None:
+        self._format = payload_format
         self.counts = BufferCounts()
         self.delay = DelayEstimator()
         self._scale = OPUS_CLOCK // clock_rate
@@ -123,8 +125,8 @@ class JitterBuffer:
         self._packets.clear()
 
     def put(self, now: float, sequence: int, timestamp: int, payload: bytes) -> None:
-        """Take a packet as it arrives. Raises RemoteError (reason ``opus_packet``) when it cannot be Opus."""
-        samples = packet_duration(payload)
+        """Take a packet as it arrives. Raises RemoteError (reason ``opus_packet``…) when it cannot be the codec's."""
+        samples = self._format.duration(payload)
         if self._sequence is None or self._timestamp is None:
             self._restart(now, sequence, timestamp)
         elif not -_MAX_MISORDER <= self._sequence.distance(sequence) <= _MAX_JUMP:
@@ -184,7 +186,7 @@ class JitterBuffer:
         self._position = held.time + held.samples
         self._made_up = 0
         self._paused = self._fresh = False
-        self._quiet_pause = is_dtx(held.payload)
+        self._quiet_pause = self._format.is_dtx(held.payload)
         if self._too_late(now, held, quiet=quiet):
             self.counts.skipped += 1
             return Step(Action.SKIP, 0, held.payload)

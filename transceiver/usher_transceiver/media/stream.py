@@ -20,7 +20,8 @@ from usher_core.errors import LocalError, RemoteError
 from usher_transceiver.media.codec import Codec, EncoderSettings
 from usher_transceiver.media.feed import OpusFeed, PcmFeed
 from usher_transceiver.media.frame import AudioSink
-from usher_transceiver.media.opus_packet import OPUS_CLOCK
+from usher_transceiver.media.g711 import G711
+from usher_transceiver.media.opus_packet import OPUS_CLOCK, OPUS_FORMAT
 from usher_transceiver.media.receiver import AudioReceiver
 from usher_transceiver.media.reports import ntp, round_trip
 from usher_transceiver.media.rtcp import Bye, Report, ReportBlock, build_bye, build_cname, build_report, parse_rtcp
@@ -41,9 +42,11 @@ class StreamParameters:
     cname: str
     """Ours, 1 to 255 bytes of UTF-8 (RFC 3550 section 6.5.1)."""
     payload_type: int
-    """Of Opus, as offered; used in both directions."""
+    """Of the codec, as offered; used in both directions."""
+    encoding: Literal["opus", "pcmu", "pcma"] = "opus"
+    """The codec; only Opus where the backend's kind is ``opus``."""
     clock_rate: int = OPUS_CLOCK
-    """RTP clock in Hz: 48000 by RFC 7587, 16000 for devices that offered opus/16000/1."""
+    """RTP clock in Hz: 48000 by RFC 7587, 16000 for devices that offered opus/16000/1; 8000 of G.711."""
     mid: str = ""
     mid_extension_id: int | None = None
     """Header extension id 1-14 under which every packet says its mid (RFC 9143), 1-16 bytes; None if not agreed."""
@@ -61,6 +64,8 @@ class StreamParameters:
             raise LocalError(f"an RTP clock of {self.clock_rate} Hz is not one of Opus' rates", "use 48000 or 16000")
         if not 0 <= self.payload_type <= 127:
             raise LocalError(f"an RTP payload type is 0 to 127, not {self.payload_type}")
+        if self.encoding != "opus" and self.kind == "opus":
+            raise LocalError(f"a backend of kind opus cannot speak {self.encoding}", "refuse the offer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,19 +106,31 @@ class StreamStats:
 
 
 class AudioStream:
-    """One per call; not thread-safe. `sink` gets the client's audio from within `tick` and must not block."""
+    """One per call; not thread-safe. `sink` gets the client's audio from within `tick` and must not block.
+
+    Args:
+        parameters: what was negotiated.
+        opus: the Opus codec of this process.
+        sink: see above.
+        now: the time, as in every call.
+        random: of start values and of the times of reports.
+    """
 
     def __init__(
-        self, parameters: StreamParameters, codec: Codec, sink: AudioSink, now: float, random: Random | None = None
+        self, parameters: StreamParameters, opus: Codec, sink: AudioSink, now: float, random: Random | None = None
     ) -> None:
         self._parameters = parameters
         self._sink = sink
         self._random = random or SystemRandom()
         self._started_at = now
         pcm = parameters.kind == "pcm"
+        g711 = None if parameters.encoding == "opus" else G711(parameters.encoding)
+        codec, payload_format = (opus, OPUS_FORMAT) if g711 is None else (g711, g711.format)
         wideband = parameters.encoder.wideband or parameters.clock_rate <= _WIDEBAND_RATE
         self._feed = (
-            PcmFeed(codec.encoder(replace(parameters.encoder, wideband=wideband)), parameters.max_queue_ms)
+            PcmFeed(
+                codec.encoder(replace(parameters.encoder, wideband=wideband)), parameters.max_queue_ms, payload_format
+            )
             if pcm
             else OpusFeed(parameters.max_queue_ms)
         )
@@ -129,7 +146,7 @@ class AudioStream:
             level_extension_id=parameters.level_extension_id,
         )
         decoder = codec.decoder() if pcm else None
-        self._receiver = AudioReceiver(parameters.payload_type, parameters.clock_rate, decoder)
+        self._receiver = AudioReceiver(parameters.payload_type, parameters.clock_rate, decoder, payload_format)
         self._report_at = now + self._random.uniform(0.25, 0.75)
         self._reported_packets = 0
         self._rtcp_dropped: Counter[str] = Counter()

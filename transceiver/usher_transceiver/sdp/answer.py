@@ -65,7 +65,7 @@ def _audio(section: AudioSection, local: LocalDescription) -> list[str]:
         lines.append("a=rtcp-mux")
     lines += [
         f"a=rtpmap:{payload_type} {section.codec}",
-        f"a=fmtp:{payload_type} {_OPUS_PARAMETERS}",
+        *([f"a=fmtp:{payload_type} {_OPUS_PARAMETERS}"] if section.encoding == "opus" else []),
         *(f"a=extmap:{extension.id} {extension.uri}" for extension in section.extensions),
     ]
     if section.sends:

@@ -2,12 +2,15 @@
 
 import re
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from usher_core.ice_attributes import Candidate
 
 Direction = Literal["sendrecv", "sendonly", "recvonly", "inactive"]
 DtlsRole = Literal["client", "server"]
+Encoding = Literal["opus", "pcmu", "pcma"]
+
+ENCODINGS: tuple[Encoding, ...] = get_args(Encoding)
 
 AUDIO_LEVEL_URI = "urn:ietf:params:rtp-hdrext:ssrc-audio-level"  # RFC 6464
 MID_URI = "urn:ietf:params:rtp-hdrext:sdes:mid"  # RFC 9143 §15
@@ -35,8 +38,8 @@ class Extension:
 class AudioSection:
     """The accepted audio section. `direction` is the answer's: ours, the offer's mirrored.
 
-    `codec` is the rtpmap as offered, such as `opus/48000/2`; `clock_rate` (Hz) is what RTP
-    timestamps count in. `fmtp` are the client's wishes for what it receives (RFC 7587 §6.1).
+    `codec` is the rtpmap as offered, such as `opus/48000/2` or `PCMU/8000`; `clock_rate` (Hz) is
+    what RTP timestamps count in. `fmtp` are the client's wishes for what it receives (RFC 7587 §6.1).
     """
 
     mid: str | None
@@ -48,6 +51,11 @@ class AudioSection:
     direction: Direction
     rtcp_mux: bool
     extensions: tuple[Extension, ...]
+
+    @property
+    def encoding(self) -> Encoding:
+        """The codec, whatever its spelling."""
+        return next(name for name in ENCODINGS if self.codec.lower().startswith(name))
 
     @property
     def sends(self) -> bool:

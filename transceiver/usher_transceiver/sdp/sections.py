@@ -1,4 +1,4 @@
-"""Read single media sections of an offer: mid, Opus audio, data channels.
+"""Read single media sections of an offer: mid, audio, data channels.
 
 Everything an answer repeats is checked against a closed character set here.
 """
@@ -26,6 +26,9 @@ _DATA_PROFILES: Final = frozenset({"UDP/DTLS/SCTP", "TCP/DTLS/SCTP", "DTLS/SCTP"
 
 # RFC 7587 §7 allows 48000/2 only; SIP stacks and small devices write what they capture.
 _OPUS = re.compile(r"([0-9]{1,3}) (opus/(8000|12000|16000|24000|48000)(?:/([12]))?)", re.ASCII | re.IGNORECASE)
+# Telephones and the smallest devices have nothing else. RFC 3551 table 4: payload types 0 and 8 need no rtpmap.
+_G711 = re.compile(r"([0-9]{1,3}) (PCM[UA]/(8000)(?:/1)?)", re.ASCII | re.IGNORECASE)
+_STATIC: Final = {"0": "0 PCMU/8000", "8": "8 PCMA/8000"}
 _RTPMAP = re.compile(rf"([0-9]{{1,3}}) {TOKEN}/[0-9]{{1,9}}(?:/[0-9]{{1,9}})?")
 _FMTP = re.compile(r"([0-9]{1,3}) (.+)")
 _EXTMAP = re.compile(r"([0-9]{1,3})(?:/sendrecv)? ([^ ]+)(?: .*)?")
@@ -83,15 +86,15 @@ def read_audio(section: OfferedSection) -> AudioSection:
         raise media.line.error("expected an audio section that is on (port not 0)")
     if media.profile not in _AUDIO_PROFILES:
         raise media.line.error("expected an SRTP profile such as UDP/TLS/RTP/SAVPF")
-    opus = _find_opus(section)
-    payload_type = opus[1]
+    codec = _find_codec(section)
+    payload_type = codec[1]
     fmtp = (_FMTP.fullmatch(line.argument) for line in level.own("fmtp"))
     return AudioSection(
         mid=section.mid,
         profile=media.profile,
         payload_type=int(payload_type),
-        codec=opus[2],
-        clock_rate=int(opus[3]),
+        codec=codec[2],
+        clock_rate=int(codec[3]),
         fmtp=next((match[2] for match in fmtp if match and match[1] == payload_type), ""),
         direction=_answered_direction(level),
         rtcp_mux=bool(level.own("rtcp-mux")),
@@ -140,16 +143,21 @@ def reject(section: OfferedSection) -> RejectedSection:
     )
 
 
-def _find_opus(section: OfferedSection) -> re.Match[str]:
-    """The rtpmap of the client's most preferred Opus."""
-    maps: dict[str, re.Match[str]] = {}
-    for line in section.level.own("rtpmap"):
-        if match := _OPUS.fullmatch(line.argument):
-            maps.setdefault(match[1], match)
-    for payload_type in section.media.formats:
-        if payload_type in maps and int(payload_type) < 128 and int(payload_type) not in _LOOKS_LIKE_RTCP:
-            return maps[payload_type]
-    raise section.media.line.error("expected the Opus codec (a=rtpmap:<n> opus/48000/2)")
+def _find_codec(section: OfferedSection) -> re.Match[str]:
+    """The rtpmap of the client's most preferred Opus; without one, of its most preferred G.711."""
+    formats = section.media.formats
+    said = [line.argument for line in section.level.own("rtpmap")]
+    mapped = {argument.partition(" ")[0] for argument in said}
+    static = [_STATIC[name] for name in formats if name in _STATIC and name not in mapped]
+    for pattern, arguments in ((_OPUS, said), (_G711, said + static)):
+        maps: dict[str, re.Match[str]] = {}
+        for argument in arguments:
+            if match := pattern.fullmatch(argument):
+                maps.setdefault(match[1], match)
+        for payload_type in formats:
+            if payload_type in maps and int(payload_type) < 128 and int(payload_type) not in _LOOKS_LIKE_RTCP:
+                return maps[payload_type]
+    raise section.media.line.error("expected Opus (a=rtpmap:<n> opus/48000/2), PCMU or PCMA")
 
 
 def _answered_direction(level: Level) -> Direction:
