@@ -2,6 +2,7 @@
 
 import ast
 import re
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
@@ -46,6 +47,7 @@ from usher_transceiver.backends.realtime import counters as realtime
 from usher_transceiver.backends.realtime.metrics import RealtimeCollector
 from usher_transceiver.ice import CheckOutcome
 from usher_transceiver.metrics import TransceiverCollector
+from usher_transceiver.process_load import ProcessLoad
 from usher_transceiver.session import EndReason
 
 PAGE = ROOT / "docs" / "metrics.md"
@@ -180,7 +182,7 @@ def transceiver_metrics() -> list[Metric]:
         dropped_bytes=once_each(realtime.DROPS),
         truncations=once_each(realtime.TRUNCATIONS),
     )
-    collector = TransceiverCollector(registry, door, socket, ticker, keys, "libopus")
+    collector = TransceiverCollector(registry, door, socket, ticker, keys, "libopus", ProcessLoad(time.monotonic))
     return [*collector.collect(), *RealtimeCollector(bridge).collect()]
 
 

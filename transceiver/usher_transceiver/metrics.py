@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from usher_transceiver.hop_socket import HopSocket
 from usher_transceiver.media.ticker import LATENESS_S, Ticker
 from usher_transceiver.mux import Mux
+from usher_transceiver.process_load import ProcessLoad
 from usher_transceiver.sessions import SessionRegistry
 from usher_transceiver.transceiver_keys import TransceiverKeys
 
@@ -35,6 +36,7 @@ class TransceiverCollector(Collector):
         ticker: Ticker,
         keys: TransceiverKeys,
         codec: str,
+        process: ProcessLoad,
     ) -> None:
         self._sessions = sessions
         self._mux = mux
@@ -42,6 +44,7 @@ class TransceiverCollector(Collector):
         self._ticker = ticker
         self._keys = keys
         self._codec = codec
+        self._process = process
 
     def collect(self) -> Iterable[Metric]:
         """Return all metrics."""
@@ -104,6 +107,8 @@ class TransceiverCollector(Collector):
         yield _counter("skipped_ticks", "Ticks given up after a stall", self._ticker.skipped_ticks)
         yield _gauge("worst_late_seconds", "Latest tick since the beginning", self._ticker.worst_late)
         yield _lateness(self._ticker)
+        yield _counter("cpu_seconds", "CPU that the process has used, user and system", self._process.cpu_seconds)
+        yield _gauge("loop_lag_seconds", "How late the event loop was at most in the last 5 s", self._process.lag)
         yield _gauge("key_file_wrong", "1 while the key file is lost or broken", self._keys.is_wrong)
         yield InfoMetricFamily(f"{_PREFIX}codec", "The Opus codec in use", {"codec": self._codec})
 

@@ -387,7 +387,7 @@ class SessionRegistry:
     # Drain
 
     def drain(self, deadline: float | None = None) -> None:
-        """Admit nothing from now on, and end what still runs in `deadline` seconds; None leaves an earlier one alone."""
+        """Admit nothing from now on; end what still runs in `deadline` seconds. None leaves an earlier one alone."""
         self.draining = True
         if deadline is not None:
             self._forget_deadline()
