@@ -112,7 +112,7 @@ def once_each(values: Any) -> Counter[str]:
 
 
 def relay_metrics() -> list[Metric]:
-    held = tuple(HeldKey(kind, "1", state) for kind in ("ice", "hop") for state in KeyState)
+    held = tuple(HeldKey(kind, "1", state) for kind in ("ice", "hop", "store") for state in KeyState)
     snapshot = Snapshot(Counters(), 1, 1, 1, 1, 1, held, 0.1, 1.0)
     engines = [
         SimpleNamespace(name=name, snapshot=lambda: snapshot, sockets=lambda: [SocketStatus("1", 1, 1, 0)])
