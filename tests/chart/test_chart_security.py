@@ -155,6 +155,30 @@ def test_transceivers_reach_their_realtime_server_at_named_ports_and_addresses_a
     assert named == {**closed, 443: [{"ipBlock": {"cidr": "203.0.113.0/24"}}]}
 
 
+def test_relays_reach_their_redis_at_named_ports_and_addresses_alone() -> None:
+    closed = dict(sends(policies()["relay"]))
+    assert set(closed) == {443, 6443}
+    opened = dict(sends(policies("--set=networkPolicy.relayRedisPorts={6379}")["relay"]))
+    assert opened == {**closed, 53: None, 5353: None, 6379: None}
+    where = "--set=networkPolicy.relayRedisTo[0].podSelector.matchLabels.app=redis"
+    named = dict(sends(policies("--set=networkPolicy.relayRedisPorts={6379}", where)["relay"]))
+    assert named[6379] == [{"podSelector": {"matchLabels": {"app": "redis"}}}]
+
+
+def test_a_pool_that_its_policy_would_cut_off_from_its_redis_is_refused() -> None:
+    pool = (
+        "--set=relay.pool.create=true",
+        "--set=relay.pool.spec.redis.urlSecretRef.name=redis",
+        "--set=relay.pool.spec.redis.urlSecretRef.key=url",
+    )
+    assert template(*pool).returncode == 0
+    outcome = template(*pool, "--set=networkPolicy.enabled=true")
+    assert outcome.returncode != 0
+    assert "set networkPolicy.relayRedisPorts to its port" in outcome.stderr
+    ports = "--set=networkPolicy.relayRedisPorts={6379}"
+    assert template(*pool, "--set=networkPolicy.enabled=true", ports).returncode == 0
+
+
 def test_a_pool_that_its_policy_would_cut_off_from_its_realtime_server_is_refused() -> None:
     pool = (
         "--set=transceiver.pool.create=true",

@@ -143,6 +143,10 @@ INVALID: list[tuple[str, Spec, str]] = [
     (RELAYS, {"datapath": {"engine": "Rust"}}, 'supported values: "Auto", "Native", "Python"'),
     (RELAYS, {"datapath": {"maxFlows": 0}}, "maxFlows in body should be greater than or equal to 10"),
     (RELAYS, {"datapath": {"hopMTU": 576}}, "no link carries less than 1280 bytes"),
+    (RELAYS, {"redis": {}}, "spec.redis.urlSecretRef: Required value"),
+    (RELAYS, {"redis": {"url": "redis://a"}}, 'unknown field "spec.redis.url"'),
+    (RELAYS, {"redis": {"urlSecretRef": {"name": "a", "key": ""}}}, "at least 1 chars long"),
+    (RELAYS, {"redis": {"urlSecretRef": {"name": "a", "key": "a b"}}}, "write a key as a Secret may have it"),
     (RELAYS, {"drain": {"gracePeriod": "29s"}}, "write a duration from 30s to 24h"),
     (RELAYS, {"strategy": {"maxSurge": 0, "maxUnavailable": 0}}, REPLACE),
     (RELAYS, {"strategy": {"maxSurge": "0%", "maxUnavailable": 0}}, REPLACE),
@@ -428,7 +432,7 @@ def test_explain_reads_like_documentation(namespace: Namespace) -> None:
     assert "Pod Security level is privileged. Default: LoadBalancer." in told
 
 
-@pytest.mark.parametrize("name", ["relaypool", "transceiverpool", "transceiverpool-realtime", "hpa"])
+@pytest.mark.parametrize("name", ["relaypool", "relaypool-redis", "transceiverpool", "transceiverpool-realtime", "hpa"])
 def test_examples_are_taken(namespace: Namespace, name: str) -> None:
     namespace.kubectl("apply", "--dry-run=server", f"--filename={ROOT / 'examples' / name}.yaml")
 

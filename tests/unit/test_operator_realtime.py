@@ -178,6 +178,9 @@ def test_urls_of_websockets_are_taken(url: str) -> None:
         "wss://user:password@api.example.com/v1",
         "wss://api.example.com/v1 realtime",
         "wss://api.example.com/v1#part",
+        "wss://api.example.com:65536/v1",
+        "wss://api.example.com:/v1",
+        "wss://2001:db8::7/v1",
         " wss://api.example.com",
     ],
 )

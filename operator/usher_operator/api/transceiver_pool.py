@@ -22,6 +22,7 @@ from usher_operator.api.common import (
 )
 from usher_operator.api.fields import (
     NAME_RULE,
+    PORT,
     FreeForm,
     Image,
     PodTemplate,
@@ -74,7 +75,7 @@ _BACKEND_NAME = rules(
 
 _UPSTREAM_URL = rules(
     Rule(
-        r"self.matches(r'^wss?://[^/?#@\s]+([/?][^#\s]*)?$')",
+        rf"self.matches(r'^wss?://(\[[0-9A-Fa-f:.]+\]|[^/?#@:\[\]\s]+)({PORT})?([/?][^#\s]*)?$')",
         "write a URL that begins with ws:// or wss://, without user, password, # or blanks, such as "
         "wss://api.example.com/v1/realtime",
     )

@@ -58,11 +58,20 @@ def needed_by_backend(pool: TransceiverPool) -> list[SecretKey]:
     ]
 
 
+def needed_by_redis(pool: RelayPool) -> list[SecretKey]:
+    """Return what relays take from Secrets to reach Redis."""
+    redis = pool.spec.redis
+    if redis is None:
+        return []
+    url, ca = redis.url_secret_ref, redis.ca_secret_ref
+    of_ca = [] if ca is None else [SecretKey("spec.redis.caSecretRef", ca.name, ca.key)]
+    return [SecretKey("spec.redis.urlSecretRef", url.name, url.key), *of_ca]
+
+
 def named_secrets(pool: RelayPool | TransceiverPool) -> list[str]:
     """Return the names of all Secrets that the conditions of a pool are about."""
     needed = needed_keys(pool)
-    if isinstance(pool, TransceiverPool):
-        needed += needed_by_backend(pool)
+    needed += needed_by_backend(pool) if isinstance(pool, TransceiverPool) else needed_by_redis(pool)
     return sorted({each.secret for each in needed})
 
 
