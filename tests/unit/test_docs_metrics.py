@@ -45,6 +45,7 @@ from usher_transceiver import (
 )
 from usher_transceiver.backends.realtime import counters as realtime
 from usher_transceiver.backends.realtime.metrics import RealtimeCollector
+from usher_transceiver.backends.watch import BackendWatch
 from usher_transceiver.ice import CheckOutcome
 from usher_transceiver.metrics import TransceiverCollector
 from usher_transceiver.process_load import ProcessLoad
@@ -145,6 +146,7 @@ def transceiver_metrics() -> list[Metric]:
         unsent=0,
         lost_events=0,
         audio=Counter(),
+        backend_watch=BackendWatch(lambda: 0.0),
         transaction_ids=0,
         observers=0,
         observers_dropped=once_each(

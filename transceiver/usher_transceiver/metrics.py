@@ -50,6 +50,7 @@ class TransceiverCollector(Collector):
         """Return all metrics."""
         yield from self._of_sessions()
         yield from self._of_audio()
+        yield from self._of_backends()
         yield from self._of_packets()
         yield from self._of_process()
 
@@ -77,6 +78,13 @@ class TransceiverCollector(Collector):
         yield _counters("audio_packets", "RTP packets of all calls, by what happened to them", "event", packets)
         seconds = {event: counts[f"{event}_ms"] / 1000 for event in ("concealed", "played", "unplayed")}
         yield _counters("audio_seconds", "Audio made up, played, and dropped from the play queue", "event", seconds)
+
+    def _of_backends(self) -> Iterable[Metric]:
+        watch = self._sessions.backend_watch
+        yield _counters("backend_slow", "Callbacks of backends that held up the loop", "callback", watch.slow)
+        unheard = watch.unheard_ms / 1000
+        yield _counter("backend_unheard_seconds", "Audio for which a coroutine was too late", unheard)
+        yield _counter("backend_events_refused", "Events that found no room before a coroutine", watch.refused_events)
 
     def _of_packets(self) -> Iterable[Metric]:
         mux, socket = self._mux, self._socket

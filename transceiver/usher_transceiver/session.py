@@ -28,6 +28,7 @@ from usher_core.stun import StunMessage
 from usher_transceiver.backend_call import LiveCall
 from usher_transceiver.backends.faults import log_fault
 from usher_transceiver.backends.protocol import AudioFrame, Backend, Event, ForwardingBackend
+from usher_transceiver.backends.watch import BackendWatch
 from usher_transceiver.dtls import Dtls
 from usher_transceiver.events import ENVELOPE_BYTES, MAX_SESSION_BYTES, EventHub
 from usher_transceiver.ice import CheckOutcome, Expiry, IceAgent
@@ -72,7 +73,7 @@ class EndReason(StrEnum):
 
 
 _GONE = {"client_closed": EndReason.CLIENT_CLOSED, "sctp_abuse": EndReason.ABUSE}
-_BACKENDS_WORDS = frozenset({EndReason.UPSTREAM_FAILED, EndReason.UPSTREAM_CLOSED})
+_BACKENDS_WORDS = frozenset({EndReason.BACKEND_FAILED, EndReason.UPSTREAM_FAILED, EndReason.UPSTREAM_CLOSED})
 """Reasons that a backend may give for itself; any other one is `backend_ended`."""
 _EXPIRED = {Expiry.NO_FIRST_CHECK: EndReason.NO_FIRST_CHECK, Expiry.SILENT: EndReason.SILENT}
 
@@ -105,6 +106,10 @@ class Limits:
 
 class Surroundings(Protocol):
     """What a session needs of its process."""
+
+    @property
+    def backend_watch(self) -> BackendWatch:
+        """Gets to know how long backends take."""
 
     def clock(self) -> float:
         """Seconds, monotonic."""
@@ -143,6 +148,7 @@ class Session:
         self._limits = limits
         self._backend = backend
         self._around = around
+        self._watch = around.backend_watch
         now = around.clock()
         self._created = now
         self._active = now
@@ -284,19 +290,24 @@ class Session:
             self._look_for_speech(frame)
         if not self._backend_ready:
             return
+        began = self._watch.clock()
         try:
             self._backend.on_audio(frame)
         except Exception as error:  # noqa: BLE001 - a backend is somebody's code
             log_fault(self._log, "the backend failed on audio", error)
             self.end(EndReason.BACKEND_FAILED)
+        self._watch.took(began, "on_audio", self.facts.session_id, self.facts.backend)
 
     def _event_to_backend(self, event: Event) -> bool:
+        began = self._watch.clock()
         try:
             return self._backend.on_event(event)
         except Exception as error:  # noqa: BLE001 - a backend is somebody's code
             log_fault(self._log, "the backend failed on an event", error)
             self.end(EndReason.BACKEND_FAILED)
             return True
+        finally:
+            self._watch.took(began, "on_event", self.facts.session_id, self.facts.backend)
 
     def _forward(self, event: Event, text: str) -> None:
         assert isinstance(self._backend, ForwardingBackend)

@@ -29,9 +29,7 @@ MAX_EVENTS_BYTES: Final = 1_048_576
 MAX_AHEAD_MS: Final = 60_000
 """Half of what the stream's own queue holds, so that nothing is ever dropped there."""
 LINGER_S: Final = 0.3
-"""Before we hang up: the client's jitter buffer still holds the last word, and an event may have to be sent again."""
-CONNECT_S: Final = 2.0
-"""An error this soon after the beginning waits for the client's data channel."""
+"""Between the last word and the hang-up: the client's jitter buffer still holds it."""
 _BYTES_PER_MS: Final = 2 * SAMPLE_RATE // 1000
 _PIECE_BYTES: Final = 100 * _BYTES_PER_MS
 FAILED: Final[Event] = {
@@ -218,8 +216,6 @@ class CoroutineBackend:
         self._task = asyncio.get_running_loop().create_task(self._main(call), name=f"backend of {call.id}")
 
     async def _main(self, low: BackendCall) -> None:
-        loop = asyncio.get_running_loop()
-        began = loop.time()
         call = Call(low, self._config, self._frames, self._events, lambda: self._closing)
         try:
             await self._watch.steps(self._run(call), call.id, self._name)
@@ -230,22 +226,18 @@ class CoroutineBackend:
             log_fault(log.bind(session=call.id, backend=self._name), "the backend failed", error)
             self._let_go()
             low.send_event(FAILED)
-            await self._linger(max(LINGER_S, began + CONNECT_S - loop.time()))
-            low.end("backend_failed")
+            low.end_when_told("backend_failed")
         else:
             self._let_go()
             await call.wait_played()
-            await self._linger(LINGER_S)
-            low.end("returned")
+            if not self._closing:
+                await asyncio.sleep(LINGER_S)
+            low.end_when_told("returned")
 
     def _let_go(self) -> None:
         """Nobody listens any more."""
         self._frames.close()
         self._events.close()
-
-    async def _linger(self, seconds: float) -> None:
-        if not self._closing:
-            await asyncio.sleep(seconds)
 
     def on_audio(self, frame: AudioFrame) -> None:
         while not self._frames.offer(frame, FRAME_MS):

@@ -72,6 +72,9 @@ class BackendCall(Protocol):
     def end(self, reason: str) -> None:
         """Hang up. `reason` is a short word for logs and metrics."""
 
+    def end_when_told(self, reason: str) -> None:
+        """Hang up as soon as the client has the events that were sent to it, or after 2 s."""
+
 
 class Backend(Protocol):
     """One object per call. The session calls `start` once, then the ``on_`` methods, then `close` once."""
@@ -110,9 +113,6 @@ class ForwardingCall(BackendCall, Protocol):
 
     def adopt_session(self, session: Mapping[str, Any]) -> None:
         """This is the session object from now on: what observers who come later are greeted with."""
-
-    def end_when_told(self, reason: str) -> None:
-        """Hang up as soon as the client has what was sent to it, or after 2 s."""
 
 
 @runtime_checkable
