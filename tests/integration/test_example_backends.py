@@ -8,6 +8,7 @@ import sysconfig
 import venv
 import wave
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import httpx
@@ -36,7 +37,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def start(directory: Path, packages: Path, backend: str) -> Fleet:
+def start(directory: Path, packages: Path, backend: str) -> AbstractContextManager[Fleet]:
     return running_fleet(directory, settings={"PYTHONPATH": str(packages), "USHER_BACKEND": backend})
 
 
