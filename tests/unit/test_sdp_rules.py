@@ -193,6 +193,48 @@ def test_g711_is_taken_where_there_is_no_opus(
 
 
 @pytest.mark.parametrize(
+    ("formats", "lines", "red"),
+    [
+        ("111 63", ["a=rtpmap:63 red/48000/2", "a=fmtp:63 111/111"], 63),
+        ("63 111", ["a=rtpmap:63 RED/48000", "a=fmtp:63 111/111/111"], 63),
+        ("111 63", ["a=rtpmap:63 red/48000/2"], None),
+        ("111 63", ["a=rtpmap:63 red/48000/2", "a=fmtp:63 111/0"], None),
+        ("111 63", ["a=rtpmap:63 red/8000", "a=fmtp:63 111/111"], None),
+        ("111", ["a=rtpmap:63 red/48000/2", "a=fmtp:63 111/111"], None),
+        ("111 70", ["a=rtpmap:70 red/48000/2", "a=fmtp:70 111/111"], None),
+        ("111 63", ["a=rtpmap:63 red/48000/2", "a=fmtp:63 111/111", "a=recvonly"], None),
+        ("0 63", ["a=rtpmap:63 red/8000", "a=fmtp:63 0/0"], 63),
+    ],
+)
+def test_copies_of_the_codec_are_accepted_from_a_client_that_sends(
+    formats: str, lines: list[str], red: int | None
+) -> None:
+    section = audio(*lines, media=f"m=audio 9 UDP/TLS/RTP/SAVPF {formats}")
+    parsed = parse_offer(offer(section, session=()))
+    answer = build_answer(parsed, LOCAL)
+    assert (parsed.audio.red.payload_type if parsed.audio.red else None) == red
+    assert ("red" in answer.lower()) == (red is not None)
+    assert f"SAVPF {'' if red is None else f'{red} '}{parsed.audio.payload_type}\r\n" in answer
+
+
+@pytest.mark.parametrize(
+    ("lines", "profile", "agreed"),
+    [
+        (["a=rtcp-fb:111 nack"], "UDP/TLS/RTP/SAVPF", True),
+        (["a=rtcp-fb:111 transport-cc", "a=rtcp-fb:* nack"], "UDP/TLS/RTP/SAVPF", True),
+        (["a=rtcp-fb:111 nack pli"], "UDP/TLS/RTP/SAVPF", False),
+        (["a=rtcp-fb:112 nack"], "UDP/TLS/RTP/SAVPF", False),
+        (["a=rtcp-fb:111 nack"], "UDP/TLS/RTP/SAVP", False),
+        ([], "UDP/TLS/RTP/SAVPF", False),
+    ],
+)
+def test_lost_packets_are_sent_again_where_the_client_asks_for_it(lines: list[str], profile: str, agreed: bool) -> None:
+    parsed = parse_offer(offer(audio(*lines, media=f"m=audio 9 {profile} 111"), session=()))
+    assert parsed.audio.nack is agreed
+    assert ("a=rtcp-fb:111 nack\r\n" in build_answer(parsed, LOCAL)) is agreed
+
+
+@pytest.mark.parametrize(
     "fmtp,most",
     [
         ("minptime=10;maxaveragebitrate=20000", 20_000),

@@ -20,7 +20,7 @@ from usher_transceiver.process_load import ProcessLoad
 from usher_transceiver.sessions import SessionRegistry
 from usher_transceiver.transceiver_keys import TransceiverKeys
 
-PACKET_EVENTS = ("received", "sent", "lost", "late", "recovered", "skipped", "refused")
+PACKET_EVENTS = ("received", "sent", "resent", "lost", "late", "recovered", "skipped", "refused")
 
 _PREFIX = "usher_transceiver_"
 

@@ -444,6 +444,7 @@ def _audio_counts(session: Session, now: float) -> dict[str, int]:
     return {
         "received": stats.packets_received,
         "sent": stats.packets_sent,
+        "resent": stats.resent,
         "lost": max(0, stats.lost),
         "late": stats.late,
         "recovered": stats.recovered,

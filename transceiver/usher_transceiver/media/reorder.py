@@ -12,6 +12,8 @@ The rules, from the point of view of `pull`:
    the lag has grown by what was made up; if a later one comes, the time made up counts against the gap.
 5. After a pause (the start, DTX, rule 4) the first packet waits until its lag reaches the target.
 6. Too much lag for some time: one packet is decoded but not played (`Action.SKIP`); at once when it is quiet.
+7. A copy of a packet (RED) comes with a later one and takes its place, unless what was made up fills that already. It
+   counts as an arrival, late as it is: where many packets are lost, the lag grows until their copies come in time.
 
 A lag beyond `_MAX_LAG` can only come from a stall of our own; it is cut at once. Packets held are bounded.
 """
@@ -72,6 +74,8 @@ class BufferCounts:
     """Dropped because the buffer was full or our own loop had stalled."""
     skipped: int = 0
     """Not played, to lower the delay."""
+    repaired: int = 0
+    """Lost, and replaced by a copy."""
 
 
 class _Held(NamedTuple):
@@ -158,6 +162,20 @@ class JitterBuffer:
         self._packets[number] = _Held(time, samples, payload)
         if len(self._packets) > _MAX_PACKETS:
             self._drop_oldest()
+
+    def put_copy(self, now: float, sequence: int, timestamp: int, payload: bytes) -> None:
+        """Take the copy of a packet that a later one brought, after that one (rule 7). Raises RemoteError as `put`."""
+        samples = self._format.duration(payload)
+        if self._sequence is None or self._timestamp is None:
+            return
+        number = self._sequence.last + self._sequence.distance(sequence)
+        if number < self._expected or number in self._packets:
+            return
+        time = (self._timestamp.last + self._timestamp.distance(timestamp)) * self._scale
+        self.delay.observe(now, time / OPUS_CLOCK)
+        if self._position + self._made_up < time + samples:
+            self._packets[number] = _Held(time, samples, payload)
+            self.counts.repaired += 1
 
     def pull(self, now: float, *, quiet: bool = False) -> Step:
         """Return what comes next. `quiet`: the audio just played was quiet, so a skip would not be heard."""
