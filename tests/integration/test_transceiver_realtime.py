@@ -18,6 +18,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from tests.transceiver_rig import TONE_HZ, Rig, rig, until
+from usher_core.errors import LocalError
 
 KEY = "sk-secret-of-the-test"
 SESSION = {"id": "sess_up", "object": "realtime.session", "type": "realtime", "model": "gpt-test"}
@@ -39,11 +40,12 @@ class Upstream:
         self.status = 101
         self.closed: int | None = None
         self.socket: ServerConnection | None = None
-        self.delay = 0.0
+        self.gate = asyncio.Event()
+        self.gate.set()
 
     async def admit(self, socket: ServerConnection, request: Request) -> Response | None:
         self.request = request
-        await asyncio.sleep(self.delay)
+        await self.gate.wait()
         if self.status == 101:
             return None
         error = {"code": "invalid_api_key", "message": f"Wrong key {request.headers.get('Authorization')}"}
@@ -83,9 +85,10 @@ class Upstream:
 async def upstream() -> AsyncIterator[Upstream]:
     made = Upstream()
     server: Server
-    async with serve(made.talk, "127.0.0.1", 0, process_request=made.admit, max_size=None) as server:
+    async with serve(made.talk, "127.0.0.1", 0, process_request=made.admit, close_timeout=0.5) as server:
         made.url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1/realtime"  # type: ignore[attr-defined]
         yield made
+        made.gate.set()
 
 
 @pytest.fixture
@@ -208,9 +211,45 @@ async def test_what_a_lost_server_had_said_is_played_before_the_call_ends(stack:
     assert info.end_reason == "upstream_closed"
 
 
-async def test_words_said_while_the_server_is_slow_to_connect_are_kept(stack: Rig, upstream: Upstream) -> None:
-    upstream.delay = 1.0
+async def test_more_audio_than_can_wait_slows_the_server_down_and_is_all_kept(stack: Rig, upstream: Upstream) -> None:
     client = stack.client()
-    await client.call()
-    await until(lambda: upstream.audio, "audio at the server")
-    assert len(upstream.audio) > 48 * 500
+    session = await client.call()
+    await until(lambda: client.of_type("session.created"), "the server's session.created")
+    ids = {"response_id": "resp_1", "item_id": "item_1", "output_index": 0, "content_index": 0}
+    delta = tone(20)
+
+    async def speak() -> None:
+        for _ in range(30):
+            await upstream.say(type="response.output_audio.delta", delta=delta, **ids)
+
+    speaking = asyncio.create_task(speak())
+    backend: Any = session._backend
+    playout = backend._bridge._playout
+    await until(lambda: playout.is_full, "two minutes waiting")
+    await asyncio.sleep(0.3)
+    assert not speaking.done(), "ten minutes of audio are not taken at once"
+    assert playout._waiting_bytes <= (120 + 20) * 48_000
+    client.channel.send('{"type":"output_audio_buffer.clear"}')  # type: ignore[union-attr]
+    await until(lambda: client.of_type("output_audio_buffer.cleared"), "cleared")
+    await asyncio.wait_for(speaking, 5)
+    assert backend._counters.dropped_bytes["cancelled_audio"] > 0
+
+
+async def test_a_caller_who_leaves_while_the_server_is_being_reached_leaves_nothing(
+    stack: Rig, upstream: Upstream
+) -> None:
+    upstream.gate.clear()
+    client = stack.client()
+    session = await client.call()
+    channel = client.channel
+    await until(lambda: channel is not None and channel.readyState == "open", "a client that can hang up")
+    backend: Any = session._backend
+    await client.close()
+    await until(lambda: len(stack.transceiver.sessions) == 0, "the session gone")
+    await until(lambda: backend._counters.calls["abandoned"], "the connection given up")
+
+
+async def test_a_transceiver_without_the_servers_address_does_not_start(tmp_path: Path) -> None:
+    with pytest.raises(LocalError, match="USHER_REALTIME_URL"):
+        async with rig(tmp_path, backend="realtime"):
+            raise AssertionError("it started")

@@ -79,10 +79,10 @@ class LiveCall:
         if not self._ended:
             self._events.emit(event)
 
-    def forward(self, text: str) -> None:
+    def forward(self, event: Event, text: str) -> None:
         """Send an event as it is written to the client and to observers."""
         if not self._ended:
-            self._events.emit_text(text)
+            self._events.forward(event, text)
 
     def adopt_session(self, session: Mapping[str, Any]) -> None:
         """Take over the session object of another server."""

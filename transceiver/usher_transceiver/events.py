@@ -71,7 +71,7 @@ class EventHub:
         send: hands a text to the data channel; False when it was dropped.
         to_backend: hands an event to the backend; False when it does not know the type.
         max_observers: how many may look on at once.
-        forward: takes events instead of `to_backend`, read and as they were written: the session is another server's.
+        to_server: takes events instead of `to_backend`, read and as they were written: the session is another server's.
         max_session_bytes: JSON of the session object; a client may take less than the bound of ours.
     """
 
@@ -83,13 +83,13 @@ class EventHub:
         to_backend: Callable[[Event], bool],
         max_observers: int = 8,
         max_session_bytes: int = MAX_SESSION_BYTES,
-        forward: Callable[[Event, str], None] | None = None,
+        to_server: Callable[[Event, str], None] | None = None,
     ) -> None:
         self.session = session
-        self._forward = forward
+        self._to_server = to_server
         self._is_adopted = False
         # Another server's is not known yet.
-        self._session_text = _json(session) if forward is None else ""
+        self._session_text = _json(session) if to_server is None else ""
         self._max_session_bytes = max_session_bytes
         self.dropped = 0
         self._new_id = new_id
@@ -115,7 +115,7 @@ class EventHub:
     def on_open(self) -> None:
         """The client's channel is open: greet, then send what waited. A channel opened again is greeted again."""
         self._open = True
-        if self._forward is None or self._was_open:
+        if self._to_server is None or self._was_open:
             self._greet(self._deliver)
         self._was_open = True
         while self._waiting:
@@ -131,8 +131,8 @@ class EventHub:
         except RemoteError as error:
             self._error(error.reason, error.message, None)
             return True
-        if self._forward is not None:
-            self._pass_on(self._forward, event, message)
+        if self._to_server is not None:
+            self._pass_on(self._to_server, event, message)
             return True
         is_update = event["type"] == "session.update"
         if is_update and not self._written_bytes.take(now, len(self._session_text) + len(message)):
@@ -147,10 +147,10 @@ class EventHub:
             self._keep_for_backend(event, len(message))
         return True
 
-    def _pass_on(self, forward: Callable[[Event, str], None], event: Event, message: str | bytes) -> None:
+    def _pass_on(self, to_server: Callable[[Event, str], None], event: Event, message: str | bytes) -> None:
         text = message if isinstance(message, str) else _json(event)
         self._show(text, of_client=True)
-        forward(event, text)
+        to_server(event, text)
 
     def _refuse(self, now: float, message: str, event: Event | None) -> bool:
         if not self._refusals.take(now):
@@ -160,10 +160,13 @@ class EventHub:
 
     def emit(self, event: Mapping[str, Any]) -> None:
         """Send an event of the backend or of the session to the client."""
-        self.emit_text(self._written(event))
+        self._send_out(self._written(event))
 
-    def emit_text(self, text: str) -> None:
-        """Send an event that is complete to the client as it is written."""
+    def forward(self, event: Event, text: str) -> None:
+        """Send an event of the server behind the backend to the client as it is written."""
+        self._send_out(text)
+
+    def _send_out(self, text: str) -> None:
         self._show(text)
         if self._open:
             self._deliver(text)
@@ -217,7 +220,7 @@ class EventHub:
                 self._error("session_too_large", most, event, "session")
                 return False
             self.session, self._session_text = merged, text
-        self.emit_text(self._with_session("session.updated"))
+        self._send_out(self._with_session("session.updated"))
         return True
 
     # Observers
@@ -268,7 +271,7 @@ class EventHub:
         self.emit({"type": "error", "error": error})
 
     def _greet(self, say: Callable[[str], object]) -> None:
-        if self._forward is None or self._is_adopted:
+        if self._to_server is None or self._is_adopted:
             say(self._with_session("session.created"))
 
     def _with_session(self, kind: str) -> str:

@@ -78,6 +78,7 @@ class Transceiver:
         # Not the loop's: that one stands still during a callback and counts whole ms, so a packet could be newer than
         # the tick after it. All that compares times gets this one, the ticker too.
         self._clock = time.monotonic
+        realtime = _realtime(settings)
         route = settings.route
         self._token = WatchedFile(settings.token_file, parse_token, "token file", fix="make one with `usher keys new`")
         self._keys = TransceiverKeys(settings.keys_file, route, time.time)
@@ -86,7 +87,6 @@ class Transceiver:
         self._ticker = Ticker(self._clock, self._mux.batch)
         self._process = ProcessLoad(self._clock)
         codec = load_codec(settings.opus_codec)
-        realtime = _realtime(settings)
         registry_settings = _registry_settings(settings, realtime)
         self.sessions = SessionRegistry(
             route, self._keys, self._mux, self._ticker, codec, Certificate(), registry_settings, self._clock

@@ -170,7 +170,7 @@ class Session:
             self._event_to_backend,
             limits.observers,
             room_for_session(facts.offer),
-            self._forward if isinstance(backend, ForwardingBackend) else None,
+            self._event_to_server if isinstance(backend, ForwardingBackend) else None,
         )
         self.stream = AudioStream(facts.stream, codec, self._audio_to_backend, now)
         self._call = LiveCall(
@@ -309,7 +309,7 @@ class Session:
         finally:
             self._watch.took(began, "on_event", self.facts.session_id, self.facts.backend)
 
-    def _forward(self, event: Event, text: str) -> None:
+    def _event_to_server(self, event: Event, text: str) -> None:
         assert isinstance(self._backend, ForwardingBackend)
         try:
             self._backend.on_client_event(event, text)

@@ -108,7 +108,7 @@ class ForwardingCall(BackendCall, Protocol):
     def given_session(self) -> Mapping[str, Any]:
         """The session object as the creator of the call gave it, with nothing of ours in it."""
 
-    def forward(self, text: str) -> None:
+    def forward(self, event: Event, text: str) -> None:
         """Send an event to the client as it is written; kept (bounded) until the channel is open."""
 
     def adopt_session(self, session: Mapping[str, Any]) -> None:

@@ -65,7 +65,7 @@ class BridgeCall(Protocol):
 
     def send_event(self, event: Event) -> None: ...
 
-    def forward(self, text: str) -> None: ...
+    def forward(self, event: Event, text: str) -> None: ...
 
     def adopt_session(self, session: Mapping[str, Any]) -> None: ...
 
@@ -170,7 +170,7 @@ class Bridge:
         session = event.get("session") if kind in SESSION_EVENTS else None
         if isinstance(session, dict) and not is_deeper(session, MAX_NESTING):
             self._on_session(session)
-        self._call.forward(text)
+        self._call.forward(event, text)
         self._settle()
         if kind == "input_audio_buffer.speech_started":
             if self._interrupts:

@@ -169,11 +169,14 @@ class Connection:
             except TimeoutError:
                 return faults.OVERFULL
             try:
-                text = await socket.recv(decode=True)
+                message = await socket.recv()
             except ConnectionClosed as error:
                 return faults.closed(error.rcvd.code if error.rcvd is not None else None)
+            try:
+                # The library itself would end the connection for bytes that are no text.
+                text = message if isinstance(message, str) else message.decode()
             except UnicodeDecodeError:
-                self._counters.dropped_bytes["bad_event"] += 1
+                self._counters.dropped_bytes["bad_event"] += len(message)
                 continue
             self._bridge.on_upstream(self._clock(), text)
             self._changed()
