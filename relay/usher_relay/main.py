@@ -90,7 +90,8 @@ class _Relay:
         self._routes = select_routes(settings)
         self._shutdown = Shutdown(settings.grace)
         self._phase = Phase.SERVING
-        registry = relay_registry(engine, {"routes": self._routes.status, "keys": keys.file.status})
+        sources = {"routes": self._routes.status, "keys": keys.file.status}
+        registry = relay_registry(engine, sources, with_store=recovery is not None)
         for collector in self._routes.collectors():
             registry.register(collector)
         if recovery is not None:

@@ -123,7 +123,9 @@ def relay_metrics() -> list[Metric]:
     watch = PodWatchCollector(PodWatch(("voice",)), "usher_relay")
     redis: Any = SimpleNamespace(is_up=True, refuses_writes=False)
     store = StoreCollector(StoreCounters(), redis)
-    collectors = [RelayCollector(engine, {"routes": lambda: good, "keys": lambda: good}) for engine in engines]
+    collectors = [
+        RelayCollector(engine, {"routes": lambda: good, "keys": lambda: good}, with_store=True) for engine in engines
+    ]
     by_name: dict[str, Metric] = {}
     for metric in (metric for collector in (*collectors, watch, store) for metric in collector.collect()):
         by_name.setdefault(metric.name, Metric(metric.name, "", metric.type)).samples.extend(metric.samples)
