@@ -24,8 +24,6 @@ from usher_operator.metrics import OperatorMetrics
 from usher_relay.counters import Counters
 from usher_relay.engine.interface import Snapshot, SocketStatus
 from usher_relay.metrics import RelayCollector
-from usher_relay.store.counters import StoreCounters
-from usher_relay.store.metrics import StoreCollector
 from usher_shell.pod_watch import PodWatch
 from usher_shell.pod_watch_metrics import PodWatchCollector
 from usher_shell.watched_file import SourceStatus
@@ -113,7 +111,7 @@ def once_each(values: Any) -> Counter[str]:
 
 
 def relay_metrics() -> list[Metric]:
-    held = tuple(HeldKey(kind, "1", state) for kind in ("ice", "hop", "store") for state in KeyState)
+    held = tuple(HeldKey(kind, "1", state) for kind in ("ice", "hop") for state in KeyState)
     snapshot = Snapshot(Counters(), 1, 1, 1, 1, 1, held, 0.1, 1.0)
     engines = [
         SimpleNamespace(name=name, snapshot=lambda: snapshot, sockets=lambda: [SocketStatus("1", 1, 1, 0)])
@@ -121,13 +119,9 @@ def relay_metrics() -> list[Metric]:
     ]
     good = SourceStatus("file", loaded=True, age=0.0, fault="")
     watch = PodWatchCollector(PodWatch(("voice",)), "usher_relay")
-    redis: Any = SimpleNamespace(is_up=True, refuses_writes=False)
-    store = StoreCollector(StoreCounters(), redis)
-    collectors = [
-        RelayCollector(engine, {"routes": lambda: good, "keys": lambda: good}, with_store=True) for engine in engines
-    ]
+    collectors = [RelayCollector(engine, {"routes": lambda: good, "keys": lambda: good}) for engine in engines]
     by_name: dict[str, Metric] = {}
-    for metric in (metric for collector in (*collectors, watch, store) for metric in collector.collect()):
+    for metric in (metric for collector in (*collectors, watch) for metric in collector.collect()):
         by_name.setdefault(metric.name, Metric(metric.name, "", metric.type)).samples.extend(metric.samples)
     return list(by_name.values())
 
@@ -300,7 +294,7 @@ async def test_the_page_has_every_label_with_all_its_values(exported: Exported) 
 
 
 async def test_values_are_explained() -> None:
-    headings = re.compile(r"(Reasons|Results|Events|Outcomes) of `|Routes of")
+    headings = re.compile(r"(Reasons|Events|Outcomes) of `|Routes of")
     explained = [row for row in rows(PAGE) if headings.match(row.heading)]
     assert explained
     assert [row.cells[0] for row in explained if not row.cells[1]] == []
