@@ -20,6 +20,7 @@ class RedisServer:
 
     port: int
     password: str = ""
+    flags: tuple[str, ...] = ()
     process: subprocess.Popen[bytes] | None = None
 
     def url(self, password: str | None = None) -> str:
@@ -36,7 +37,7 @@ class RedisServer:
         flags = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
         if self.password:
             flags += ["--requirepass", self.password]
-        self.process = subprocess.Popen([program, *flags], stdout=subprocess.DEVNULL)
+        self.process = subprocess.Popen([program, *flags, *self.flags], stdout=subprocess.DEVNULL)
 
     async def _listens(self) -> bool:
         assert self.process is not None

@@ -22,6 +22,7 @@ from usher_core.ids import Route, pack_address
 from usher_core.keys import KeyFile, KeyState
 from usher_relay.counters import Counters
 from usher_relay.engine.native_engine import counters_of, native_keys
+from usher_relay.exchange import Exchange
 from usher_relay.flow import Flow
 from usher_relay.forwarder import Forwarder
 from usher_relay.hop_codec import route_bytes, route_of
@@ -35,10 +36,10 @@ HOP_KEYS = (bytes(range(16)), bytes(range(50, 66)))
 class Both:
     """Feeds both and compares every output, every counter and, when asked, every flow."""
 
-    def __init__(self, limits: Limits, keys: KeyFile) -> None:
+    def __init__(self, limits: Limits, keys: KeyFile, *, with_store: bool) -> None:
         ring = RelayKeys.of(keys)
-        self.python = Forwarder(limits, LISTENERS, ring)
-        self.native = native.Path(limits, list(LISTENERS), native_keys(ring, keys), False)
+        self.python = Forwarder(limits, LISTENERS, ring, with_store=with_store)
+        self.native = native.Path(limits, list(LISTENERS), native_keys(ring, keys), False, with_store)
         self.datagrams = 0
 
     def set_routes(self, routes: Sequence[tuple[Route, Endpoint, int]]) -> None:
@@ -75,6 +76,27 @@ class Both:
         assert [(datagram, packed(address)) for datagram, address in expected.to_transceivers] == seen[1]
         self.datagrams += len(datagrams)
         self.compare_counters()
+
+    @property
+    def exchange(self) -> Exchange | None:
+        return self.python.state.exchange
+
+    def from_store(self, now: float, unix: float, answers: Sequence[tuple[bytes, bytes | None]]) -> None:
+        expected = self.python.from_store(now, unix, answers)
+        seen = self.native.from_store(now, unix, answers)
+        assert [(datagram, packed(address)) for datagram, address in expected] == seen
+        self.compare_counters()
+
+    def take_questions(self) -> list[bytes]:
+        assert self.exchange is not None
+        asked, named = self.exchange.take_questions(), self.exchange.take_named()
+        assert (self.native.take_questions(), self.native.take_named()) == (asked, named)
+        return asked
+
+    def load(self, mappings: Sequence[tuple[bytes, bytes]], now: float) -> None:
+        assert self.exchange is not None
+        self.exchange.load(mappings, now)
+        self.native.load(mappings, now)
 
     def compare_counters(self) -> None:
         assert difference(self.python.counters, counters_of(self.native.counters())) == {}
@@ -125,17 +147,24 @@ class Traffic:
         self.places: dict[Route, Endpoint] = {
             pod: (f"10.1.0.{number}", 7_200) for number, pod in enumerate(pods, start=1)
         }
+        self.crowd: dict[Route, Endpoint] = {
+            Route(2, number): ("10.2.0.1", 7_200 + number) for number in range(30 if seed % 5 == 1 else 0)
+        }
+        """More transceivers, which are only asked and answer: a question to many costs more."""
+        self.address_of = self.places | self.crowd
         self.sessions = [new_session(draw(pods), number) for number in range(1 if self.calm else 6)]
         hosts = ("192.0.2.1", "192.0.2.2", "2001:db8::1")
         ports = range(5_000, 5_000 + (8 if self.calm else draw((8, 8, 60))))
         self.clients = [client(port, host, draw((1, 2, 7, 9))) for host in hosts for port in ports]
         self.live = list(pods)
         self.hop_key = 0
-        self.both = Both(self.limits, self._keys())
+        self.with_store = seed % 3 == 0
+        self.both = Both(self.limits, self._keys(), with_store=self.with_store)
         self._set_routes()
         self.both.tick(self.now, self.unix)
         self._recent: list[bytes] = []
         self._asked: list[HopDatagram] = []
+        self._asked_store: list[bytes] = []
 
     def run(self, steps: int) -> Both:
         """Do so many steps; raises AssertionError where the two differ."""
@@ -153,7 +182,10 @@ class Traffic:
         elif what < 0.77:
             self._transceivers_answer()
         elif what < 0.85:
-            self._transceivers_say_here()
+            if self.with_store and self.random.random() < 0.7:
+                self._store_answers()
+            else:
+                self._transceivers_say_here()
         elif what < 0.97:
             self._time_passes()
         elif what < 0.99:
@@ -166,7 +198,8 @@ class Traffic:
 
     def _set_routes(self) -> None:
         sizes = [self.random.choice((300, 700, 1_472, 65_507)) for _ in self.live]
-        self.both.set_routes([(pod, self.places[pod], size) for pod, size in zip(self.live, sizes, strict=True)])
+        routes = [(pod, self.places[pod], size) for pod, size in zip(self.live, sizes, strict=True)]
+        self.both.set_routes([*routes, *((pod, place, 1_472) for pod, place in self.crowd.items())])
 
     def _keys(self) -> KeyFile:
         """Two hop keys: an active one, and one that is still accepted."""
@@ -239,7 +272,7 @@ class Traffic:
             pod, paths = route_of(flow.route), [flow.key]
         else:
             pod, paths = draw(self.sessions).route, self.clients
-        source = self.places[pod] if chance() < 0.95 else draw(list(self.places.values()))
+        source = self.address_of[pod] if chance() < 0.95 else draw(list(self.places.values()))
         if self._recent and chance() < 0.05:
             return draw(self._recent), source  # our own, come back
         kind = HopType.DATA if chance() < 0.8 else draw(list(HopType))
@@ -252,6 +285,20 @@ class Traffic:
         records = tuple(self._record(draw(paths)) for _ in range(1 if chance() < 0.7 else draw((2, 5))))
         datagram = hop.encode(replace(head, key_id=3 + number), records, HOP_KEYS[number % 2])
         return self._mangled(datagram) if chance() < 0.05 else datagram, source
+
+    def _store_answers(self) -> None:
+        """It says what it likes: twice, late, of somebody else, or nothing; and now and then something is loaded."""
+        draw, chance = self.random.choice, self.random.random
+        self._asked_store = [*self._asked_store, *self.both.take_questions()][-40:]
+        places = [route_bytes(pod) for pod in self.places]
+        answers: list[tuple[bytes, bytes | None]] = []
+        for _ in range(draw((1, 4, 20, BATCH))):
+            known = self._asked_store and chance() < 0.9
+            path = draw(self._asked_store if known else self.clients)
+            answers.append((path, draw((None, *places, bytes(7)))))
+        self.both.from_store(self.now, self.unix, answers)
+        if chance() < 0.1:
+            self.both.load([(draw(self.clients), draw(places)) for _ in range(draw((1, 50)))], self.now)
 
     def _transceivers_say_here(self) -> None:
         heres = [self._here() for _ in range(self.random.choice((1, 3, 12)))]
@@ -272,7 +319,7 @@ class Traffic:
             ssrc = draw((0, 0, 7, 8, 9)).to_bytes(4)
         if chance() < 0.05:
             ssrc = ssrc[:3]
-        source = self.places[pod] if chance() < 0.95 else draw(list(self.places.values()))
+        source = self.address_of[pod] if chance() < 0.95 else draw(list(self.places.values()))
         head = Outer(HopType.HERE, True, pod.cluster, pod.pod, pod.worker, 3 + self.hop_key, int(self.unix * 1000))
         records = (Record(path, ssrc),) * (1 if chance() < 0.95 else 2)
         datagram = hop.encode(head, records, HOP_KEYS[self.hop_key])
@@ -322,6 +369,8 @@ def _flat(counters: Counters) -> dict[str, object]:
         "questions": counters.questions,
         "found_by_address": counters.found_by_address,
         "found_by_ssrc": counters.found_by_ssrc,
+        "store": (counters.store_asked, counters.store_skipped, counters.store_loaded),
+        "found_in_store": (counters.store_found, counters.store_unnamed),
         "waiting_bytes": counters.waiting_bytes,
         "offset": counters.hop_time_offset_ms,
         "offset_max": counters.hop_time_offset_max_ms,

@@ -13,6 +13,7 @@ from usher_core.ids import ClientPath, Route, pack_address
 from usher_core.keys import HopKeyRing, IceKeyRing, KeyFile, parse_key_file
 from usher_core.stun import Attribute, StunClass
 from usher_relay.counters import Drop, FlowEvent
+from usher_relay.exchange import Exchange
 from usher_relay.flow import Flow
 from usher_relay.forwarder import Forwarder
 from usher_relay.hop_codec import route_bytes
@@ -123,6 +124,7 @@ class Rig:
 
     limits: Limits = field(default_factory=Limits)
     ingress_only: bool = False
+    with_store: bool = False
     hop_size: int = PLENTY
     now: float = 1_000.0
     unix: float = 1_800_000_000.0
@@ -131,7 +133,7 @@ class Rig:
 
     def __post_init__(self) -> None:
         keys = RelayKeys.of(key_file(ingress_only=self.ingress_only))
-        self.forwarder = Forwarder(self.limits, (LISTENER, LISTENER_V6), keys)
+        self.forwarder = Forwarder(self.limits, (LISTENER, LISTENER_V6), keys, with_store=self.with_store)
         self.set_routes(POD_A, POD_B, POD_C)
         self.forwarder.tick(self.now, self.unix)
 
@@ -203,6 +205,20 @@ class Rig:
         released = [read_hop(*sent) for sent in answers.to_transceivers]
         assert all(sent.outer.type is HopType.DATA for sent in released)
         return released
+
+    @property
+    def exchange(self) -> Exchange:
+        exchange = self.forwarder.state.exchange
+        assert exchange is not None
+        return exchange
+
+    def stored(self, path_key: bytes, route: Route | None) -> list[ToPod]:
+        """Let the store answer; return what had waited for that, and keep the questions in `asked`."""
+        answer = (path_key, None if route is None else route_bytes(route))
+        sends = [read_hop(*sent) for sent in self.forwarder.from_store(self.now, self.unix, [answer])]
+        data = [sent for sent in sends if sent.outer.type is HopType.DATA]
+        self.asked += sends[len(data) :]
+        return data
 
     def connect(self, path_key: bytes, at: Session, ssrc: int | None = None) -> None:
         """Make a confirmed flow: check, answer, and RTP when `ssrc` is given."""

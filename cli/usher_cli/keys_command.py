@@ -95,7 +95,7 @@ def _describe(file: KeyFile, now: float) -> Iterator[str]:
         scope = "this cluster" if hop.scope == "local" else f"trunk to cluster {hop.scope}"
         yield _row("hop", str(hop.id), scope, hop.state, hop.not_before, now)
     for store in file.store:
-        yield _row("store", str(store.id), "not used yet", store.state, store.not_before, now)
+        yield _row("store", str(store.id), "mappings in Redis", store.state, store.not_before, now)
     for seal in file.seal:
         yield _row("seal", str(seal.id), "call ids, secrets", seal.state, seal.not_before, now)
 

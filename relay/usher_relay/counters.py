@@ -24,7 +24,7 @@ class Drop(StrEnum):
     UNKNOWN_ADDRESS = "unknown_address"
     """No flow has this address, and nothing else tells whose it is."""
     NOT_FOUND = "not_found"
-    """It waited for the answer of a transceiver, and none said that it knows the client."""
+    """It waited for the answer of Redis or of a transceiver, and none knew the client in time."""
     SESSION_ENDED = "session_ended"
     """The transceiver said that it does not know this client path (any more)."""
     NO_ROUTE = "no_route"
@@ -127,6 +127,16 @@ class Counters:
     found_by_address: int = 0
     found_by_ssrc: int = 0
     """HERE that answered one."""
+    store_asked: int = 0
+    """Addresses that the store of mappings was asked for."""
+    store_skipped: int = 0
+    """Those that it was not asked for, since too many questions waited."""
+    store_loaded: int = 0
+    """Clients found among what was loaded at the start, without a question."""
+    store_found: int = 0
+    """Clients found by an answer of the store."""
+    store_unnamed: int = 0
+    """Flows that could not be named to it: too many waited."""
     waiting_bytes: int = 0
     """Client datagrams that wait for such an answer now."""
     drops: dict[Drop, int] = field(default_factory=lambda: dict.fromkeys(Drop, 0))

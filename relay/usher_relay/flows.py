@@ -4,7 +4,7 @@ A flow is named by a *path key*, the 20 bytes that a hop record carries: listene
 
 Rules:
 * A flow is made by a verified Binding request, by an *alive* answer of a transceiver (roaming), or by its HERE for an
-  address that has none (another relay's flow).
+  address that has none (another relay's flow), or by what another relay has kept of it.
 * It lives by verified requests for its own route and by *alive* answers of its own transceiver. Packets of the client
   never count: anybody can send them.
 * It is *quiet* when it had neither for 7 s, and at once when its route is not live or its transceiver has given it up
@@ -21,6 +21,8 @@ Rules:
   probation, if those hold more than a tenth of the table; the confirmed flow that was silent longest, if it is quiet;
   the oldest on probation. A live confirmed flow never makes room; when all are such, the new one is refused.
 * Removed: confirmed flows after 90 s without life, ended ones 30 s after their end.
+* Where mappings are kept, a confirmed flow is named to their store at once, and again every 30 s in which its
+  transceiver vouched for it.
 * No scan: the flows of each state wait in order. A confirmed flow moves to the end of its line at most once a second,
   so that it is cheap for each packet; what is looked for at the front is found at most a second late.
 """
@@ -32,6 +34,7 @@ from collections.abc import Container
 from itertools import islice
 
 from usher_relay.counters import Counters, FlowEvent
+from usher_relay.exchange import Exchange, refresh_is_due
 from usher_relay.flow import Flow
 from usher_relay.ssrc import SsrcIndex
 
@@ -93,6 +96,7 @@ class FlowMap:
         live_routes: the routes (7 bytes) of the route table; read at every decision.
         counters: where events are counted.
         probation_per_ufrag: most flows of one ufrag on probation.
+        exchange: to whom confirmed flows are named, None where nobody keeps them.
 
     `by_key` is for reading only.
     """
@@ -103,6 +107,7 @@ class FlowMap:
         live_routes: Container[bytes],
         counters: Counters,
         probation_per_ufrag: int = PROBATION_PER_UFRAG,
+        exchange: Exchange | None = None,
     ) -> None:
         self.by_key: dict[bytes, Flow] = {}
         self.ssrcs = SsrcIndex()
@@ -113,6 +118,7 @@ class FlowMap:
         self._live_routes = live_routes
         self._events = counters.flow_events
         self._probation_per_ufrag = probation_per_ufrag
+        self._exchange = exchange
         self._probation = _Line()
         self._confirmed = _Line()
         self._ended = _Line()
@@ -157,20 +163,26 @@ class FlowMap:
         """Take note that the transceiver of `route` vouches for the client at `key`."""
         flow = self.by_key.get(key)
         if flow is not None and flow.route == route:
-            flow.alive_at = now
+            before, flow.alive_at = flow.alive_at, now
             self.last_life = now
             if flow.probation_until or flow.ended:
                 self._confirm(flow, now)
             else:
                 self._keep_order(flow, now)
+                if self._exchange is not None and refresh_is_due(key, before, now):
+                    self._exchange.name(key, route)
             return
         if not self._vacate(flow, route, now):
             return
-        if self._add(Flow(key, route, local, float("-inf"), alive_at=now), now):
+        roamed = Flow(key, route, local, float("-inf"), alive_at=now)
+        if self._add(roamed, now):
             self._events[FlowEvent.ROAMED] += 1
+            self._name(roamed)
 
     def on_here(self, key: bytes, route: bytes, local: object, now: float) -> bool:
-        """Take note that the transceiver of `route` knows the client at `key`; False when that is another's by now."""
+        """Take note that the transceiver of `route` knows the client at `key`, or that another relay had a flow of it.
+        False when that is another's by now.
+        """
         flow = self.by_key.get(key)
         if flow is not None:
             return flow.route == route and not flow.ended
@@ -240,6 +252,12 @@ class FlowMap:
             self._remove(min(siblings, key=lambda sibling: sibling.heard_at), FlowEvent.EVICTED_SURPLUS)
         self._confirmed.add(flow)
         self._events[FlowEvent.CONFIRMED] += 1
+        self._name(flow)
+
+    def _name(self, flow: Flow) -> None:
+        """Have a confirmed flow kept."""
+        if self._exchange is not None:
+            self._exchange.name(flow.key, flow.route)
 
     def _keep_order(self, flow: Flow, now: float) -> None:
         """Note life of a confirmed flow."""

@@ -32,13 +32,14 @@ class Forwarder:
         limits: bounds of tables and rates.
         listeners: the ids of the listeners that this thread serves.
         keys: replaced with `set_keys`.
+        with_store: whether a store of mappings is asked; `state.exchange` is the way to it.
 
     Times: `now` is monotonic seconds, `unix` Unix seconds; both are read once per batch. `tick` is to be called at
     least once a second, and before the first datagram after a change of keys.
     """
 
-    def __init__(self, limits: Limits, listeners: Iterable[int], keys: RelayKeys) -> None:
-        self.state = RelayState(limits, listeners, keys)
+    def __init__(self, limits: Limits, listeners: Iterable[int], keys: RelayKeys, *, with_store: bool = False) -> None:
+        self.state = RelayState(limits, listeners, keys, with_store=with_store)
         self._uplink = Uplink(self.state)
         self._downlink = Downlink(self.state)
         self._offset_window_ends = 0.0
@@ -65,11 +66,17 @@ class Forwarder:
         to_clients, heres = self._downlink.forward(now, int(unix * 1000), datagrams)
         return Answers(to_clients, self._uplink.release(now, self.state.stamp(unix), heres) if heres else [])
 
+    def from_store(self, now: float, unix: float, answers: Iterable[tuple[bytes, bytes | None]]) -> list[HopSend]:
+        """Return the hop datagrams that come of the store's answers: (path key, route or None)."""
+        return self._uplink.on_stored(now, self.state.stamp(unix), answers)
+
     def tick(self, now: float, unix: float) -> None:
         """Do what time demands: choose the hop key, expire flows and what waits."""
         self.state.choose_hop_key(unix)
         self.state.flows.expire(now)
         self.state.waiting.expire(now)
+        if self.state.exchange is not None:
+            self.state.exchange.expire(now)
         if now >= self._offset_window_ends:
             self._offset_window_ends = now + OFFSET_WINDOW
             self.state.counters.hop_time_offset_max_ms = abs(self.state.counters.hop_time_offset_ms)

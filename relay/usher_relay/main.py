@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -23,8 +24,12 @@ from usher_relay.metrics import relay_registry
 from usher_relay.routes.select import select_routes
 from usher_relay.settings import RelaySettings
 from usher_relay.shutdown import Phase, Shutdown
+from usher_relay.store.select import select_store
 from usher_shell.http_server import HttpServer
 from usher_shell.watched_file import WatchedFile
+
+if TYPE_CHECKING:
+    from usher_relay.store.recovery import Recovery
 
 log = structlog.get_logger()
 
@@ -44,28 +49,32 @@ def run(settings: RelaySettings) -> None:
     keys = _Keys(settings.keys_file)
     engine = select_engine(settings.engine, _engine_config(settings), keys.file.value)
     try:
-        asyncio.run(_Relay(settings, engine, keys).run())
+        recovery = select_store(settings, engine, keys.file.value)
+        asyncio.run(_Relay(settings, engine, keys, recovery).run())
     finally:
         engine.stop()
 
 
 class _Keys:
-    """The key file, and the engine that takes what it says. Raises LocalError when it can't be used at the start."""
+    """The key file, and who takes what it says. Raises LocalError when it can't be used at the start."""
 
     def __init__(self, path: Path) -> None:
         self._engine: Engine | None = None
+        self._recovery: Recovery | None = None
         self.file = WatchedFile(path, self._take, "key file", fix="make one with `usher keys new`")
 
     def _take(self, text: str) -> KeyFile:
         keys = parse_key_file(text)
+        # Keys that one of them refuses are a broken file: the last good one stays in use.
+        if self._recovery is not None:
+            self._recovery.set_keys(keys)
         if self._engine is not None:
-            # Keys that the engine refuses are a broken file: the last good one stays in use.
             self._engine.set_keys(keys)
         return keys
 
-    async def follow(self, engine: Engine) -> None:
-        """Give the engine what the file says, until cancelled."""
-        self._engine = engine
+    async def follow(self, engine: Engine, recovery: Recovery | None) -> None:
+        """Give them what the file says, until cancelled."""
+        self._engine, self._recovery = engine, recovery
         while True:
             self.file.look()
             await asyncio.sleep(LOOK_EVERY)
@@ -74,15 +83,19 @@ class _Keys:
 class _Relay:
     """A running relay."""
 
-    def __init__(self, settings: RelaySettings, engine: Engine, keys: _Keys) -> None:
+    def __init__(self, settings: RelaySettings, engine: Engine, keys: _Keys, recovery: Recovery | None) -> None:
         self._engine = engine
         self._keys = keys
+        self._recovery = recovery
         self._routes = select_routes(settings)
         self._shutdown = Shutdown(settings.grace)
         self._phase = Phase.SERVING
-        registry = relay_registry(engine, {"routes": self._routes.status, "keys": keys.file.status})
+        sources = {"routes": self._routes.status, "keys": keys.file.status}
+        registry = relay_registry(engine, sources, with_store=recovery is not None)
         for collector in self._routes.collectors():
             registry.register(collector)
+        if recovery is not None:
+            registry.register(recovery.collector)
         self._admin = Admin(
             engine,
             self._routes.status,
@@ -103,9 +116,11 @@ class _Relay:
         server = await self._server.start()
         watchers = [
             asyncio.create_task(self._routes.run(self._engine.set_routes)),
-            asyncio.create_task(self._keys.follow(self._engine)),
+            asyncio.create_task(self._keys.follow(self._engine, self._recovery)),
             asyncio.create_task(self._collect_garbage_when_quiet()),
         ]
+        if self._recovery is not None:
+            watchers.append(asyncio.create_task(self._recovery.run()))
         try:
             await self._until_over([server, *watchers])
         finally:
@@ -168,4 +183,5 @@ def _engine_config(settings: RelaySettings) -> EngineConfig:
         send_buffer=settings.send_buffer,
         workers=settings.workers,
         bundle=settings.bundle,
+        with_store=settings.redis_url is not None,
     )

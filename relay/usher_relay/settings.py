@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, SecretStr, field_validator
 
 from usher_core.errors import LocalError
 from usher_core.ids import pack_address
@@ -17,6 +17,7 @@ from usher_relay.state import Limits
 
 MIB = 1 << 20
 MINIMUM_MTU = 1_280
+REDIS_SCHEMES = ("redis://", "rediss://", "unix://", "redis+sentinel://", "rediss+sentinel://")
 
 
 class RelaySettings(RouteSettings):
@@ -138,8 +139,30 @@ class RelaySettings(RouteSettings):
         default=1_000,
         ge=10,
         le=10_000,
-        description="such questions per second in all, one for each unknown address; every one goes to all of them",
+        description="such questions per second in all, one for each unknown address; every one goes to all of them, so"
+        " with more than 16 there are accordingly fewer after a burst of so many",
     )
+
+    redis_url: SecretStr | None = Field(
+        default=None,
+        description="redis://, rediss://, unix:// or redis+sentinel:// URL where the relays of a fleet keep whose each"
+        " client address is, for fleets too large to ask all transceivers; with a password better as USHER_REDIS_URL."
+        " It may fail: then unknown clients are found as without it",
+    )
+    redis_timeout: float = Field(
+        default=0.05,
+        gt=0,
+        le=1,
+        description="seconds that Redis may take for an unknown client, whose packets wait 0.05 s at most;"
+        " in one zone it takes about 0.001",
+    )
+
+    @field_validator("redis_url")
+    @classmethod
+    def _is_redis_url(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not value.get_secret_value().startswith(REDIS_SCHEMES):
+            raise ValueError(f"a URL of Redis starts with one of {', '.join(REDIS_SCHEMES)}")
+        return value
 
     @field_validator("listen")
     @classmethod

@@ -11,6 +11,7 @@ from usher_core.errors import LocalError
 from usher_core.hop import OVERHEAD, HopType
 from usher_core.keys import HeldKey, HopKey, IceKeyRing, KeyFile, held_keys, index_by_id, newest_active
 from usher_relay.counters import Counters, Drop
+from usher_relay.exchange import Exchange
 from usher_relay.flows import PROBATION_PER_UFRAG, FlowMap
 from usher_relay.hop_codec import Stamp, hop_prefix, make_stamp
 from usher_relay.limits import AddressLimit, Buckets, Rate
@@ -89,13 +90,17 @@ class RelayKeys:
 
 
 class RelayState:
-    """The state of one data thread. `routes` is changed in place, so that the flow map always sees the live ones."""
+    """The state of one data thread. `routes` is changed in place, so that the flow map always sees the live ones.
 
-    def __init__(self, limits: Limits, listeners: Iterable[int], keys: RelayKeys) -> None:
+    `exchange` is None where no store keeps mappings.
+    """
+
+    def __init__(self, limits: Limits, listeners: Iterable[int], keys: RelayKeys, *, with_store: bool = False) -> None:
         self.counters = Counters()
+        self.exchange = Exchange(limits.max_flows, self.counters) if with_store else None
         self.listeners = frozenset(listener.to_bytes(2) for listener in listeners)
         self.routes: dict[bytes, LiveRoute] = {}
-        self.flows = FlowMap(limits.max_flows, self.routes, self.counters, limits.probation_per_ufrag)
+        self.flows = FlowMap(limits.max_flows, self.routes, self.counters, limits.probation_per_ufrag, self.exchange)
         self.keys = keys
         self.client_rate = _rate(limits.packets_per_client)
         self.address_limit = AddressLimit(limits.packets_per_address, BUCKETS)
@@ -107,6 +112,11 @@ class RelayState:
         self.waiting = Waiting(limits.questions_per_second, self.counters)
         self._locals: OrderedDict[bytes, object] = OrderedDict()
         self._hop_key = next(iter(keys.hop.values()))
+
+    @property
+    def transceivers_to_ask(self) -> int:
+        """How many are asked whose a client is: all of them, or none where they are too many."""
+        return len(self.routes) if len(self.routes) <= self.who_has_limit else 0
 
     def set_routes(self, routes: Iterable[LiveRoute]) -> None:
         """Swap the table; a route that stays keeps its counts."""

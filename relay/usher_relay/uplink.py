@@ -8,9 +8,10 @@ Rules, by what a datagram is:
    session is over.
 3. **RTP and RTCP of an unknown address** (or one whose flow is over): sent *tentatively* to the transceivers of the
    flows with the same SSRC, at most 4. No flow is made of it. DTLS never roams before a check.
-4. **RTP, RTCP and DTLS of an address without flow**, where no flow has the SSRC either, wait until a transceiver has
-   said that the client is its own (`waiting`). All live ones are asked, if they are no more than the limit. HERE for
-   the address makes a flow on probation and lets go what waits; HERE for the SSRC lets its packets go *tentatively*.
+4. **RTP, RTCP and DTLS of an address without flow**, where no flow has the SSRC either, wait (`waiting`) until the
+   store of mappings knows the address, or else a transceiver has said that the client is its own. All live ones are
+   asked, if they are no more than the limit. What the store knows, and HERE for the address, make a flow on probation
+   and let go what waits; HERE for the SSRC lets its packets go *tentatively*.
    They are looked up after all others of their batch, which may have made them known, and questions leave last: they
    hold up no call.
 5. Everything else is dropped.
@@ -133,6 +134,14 @@ class Uplink:
             self._count(self._on_here(batch, *here))
         return batch.sends
 
+    def on_stored(self, now: float, stamp: Stamp, answers: Iterable[tuple[bytes, bytes | None]]) -> list[HopSend]:
+        """Return what the store's answers, (path key, route or None), let go, and the questions that they raise."""
+        batch = _Batch(now, stamp, crowded=False, unknown=None)
+        self._state.waiting.expire(now)
+        for path_key, route in answers:
+            self._take_answer(batch, path_key, route)
+        return batch.sends + batch.questions
+
     def _take_the_long_way(self, batch: _Batch, path_key: bytes, local: object, datagram: bytes) -> Drop | None:
         """Handle what is not simply the next packet of a live flow."""
         if not 0 < len(datagram) <= MAX_CLIENT_DATAGRAM:
@@ -231,23 +240,59 @@ class Uplink:
         waiting = state.waiting
         question = waiting.find(path_key)
         if question is None:
-            if not 0 < len(state.routes) <= state.who_has_limit:
+            if self._was_loaded(path_key, local, now):
+                return self._on_media(batch, path_key, local, datagram)
+            if not state.routes or (state.exchange is None and not state.transceivers_to_ask):
                 return Drop.UNKNOWN_ADDRESS
-            question = waiting.ask(path_key, ssrc, local, now)
+            question = waiting.ask(path_key, ssrc, local, state.transceivers_to_ask, now)
             if question is None:
                 return Drop.LIMIT_QUESTIONS
-            self._ask(batch, question)
+            question.awaits_store = state.exchange is not None and state.exchange.ask(path_key)
+            if not question.awaits_store:
+                self._ask_all(batch, question)
         elif ssrc != NO_SSRC and question.ssrc == NO_SSRC and not question.is_answered:
-            if not waiting.ask_for_ssrc(question, ssrc, now):
+            if question.awaits_store or not state.transceivers_to_ask:
+                question.ssrc = ssrc
+            elif waiting.ask_for_ssrc(question, ssrc, state.transceivers_to_ask, now):
+                self._ask_all(batch, question)
+            else:
                 return Drop.LIMIT_QUESTIONS
-            self._ask(batch, question)
         elif question.found and ssrc == question.ssrc:
             routes = self._live(question.found)
             if routes:
                 return self._try(batch, path_key, local, datagram, routes)
         return waiting.hold(question, ssrc, datagram, now)
 
-    def _ask(self, batch: _Batch, question: Question) -> None:
+    def _was_loaded(self, path_key: bytes, local: object, now: float) -> bool:
+        """Make a flow of what was loaded for an address at the start."""
+        state = self._state
+        route = None if state.exchange is None else state.exchange.loaded(path_key)
+        if route is None or route not in state.routes:
+            return False
+        state.counters.store_loaded += 1
+        state.flows.on_here(path_key, route, local, now)
+        return path_key in state.flows.by_key  # a full table refuses it
+
+    def _take_answer(self, batch: _Batch, path_key: bytes, route: bytes | None) -> None:
+        """Take the store's word for a client, or ask the transceivers when it has none."""
+        state = self._state
+        question = state.waiting.find(path_key)
+        if question is None or not question.awaits_store:
+            return
+        question.awaits_store = False
+        live = None if route is None else state.routes.get(route)
+        if live is None:
+            self._ask_all(batch, question)
+        elif state.flows.on_here(path_key, live.route, question.local, batch.now):
+            question.is_answered = True
+            state.counters.store_found += 1
+            for datagram in state.waiting.release(question):
+                self._count(self._send(batch, live, path_key, datagram))
+
+    def _ask_all(self, batch: _Batch, question: Question) -> None:
+        if not self._state.transceivers_to_ask:
+            return
+        self._state.counters.questions += 1
         for route in self._state.routes.values():
             asked = encode_question(route.route, batch.stamp, question.path_key, question.ssrc)
             batch.questions.append((asked, route.address))

@@ -1,7 +1,8 @@
-"""Datagrams of unknown addresses that wait until a transceiver has said whose they are (docs/wire.md section 4).
+"""Datagrams of unknown addresses that wait until somebody has said whose they are (docs/wire.md section 4).
 
 After a relay has died, or a client's port has changed, its packets come to a relay that knows neither the address nor
-the SSRC. The relay then asks all live transceivers WHO-HAS, and one of them says HERE.
+the SSRC. The relay then asks the store of mappings, if it has one, for the address. When that knows nothing, it asks
+all live transceivers WHO-HAS, and one of them says HERE.
 
 Rules:
 * One question of a source (client address, port, listener) per second. It asks for the SSRC of RTP and RTCP, and for
@@ -10,12 +11,15 @@ Rules:
   not asked for again before its end: the negative cache.
 * At most 4 datagrams of a source, and 1,024 in all, wait, none of them longer than 50 ms after the question. What
   waited too long is never sent; it is freed with the next call, at the latest by a tick.
-* Questions are limited in all. Who sends from few addresses (one IP with many ports: an attacker, but also a NAT or a
-  node in front of hundreds of calls) leaves half of them to others: an IP that has asked 16 times within the second is
-  served only while half of the limit is left. Who fakes ever new addresses can only make the chance of each packet
-  smaller, and a caller sends 50 a second.
-* HERE for the address ends the question: the address has a flow now. HERE for the SSRC lets packets of that SSRC go
-  tentatively to those who said so, at most 4, until the question's second is over or a flow is made.
+* Questions are limited in all, a second's worth at once. Where one goes to more than 16 transceivers, accordingly fewer
+  come after those: what is bounded are the datagrams that strangers can make the fleet handle.
+* Who sends from few addresses (one IP with many ports: an attacker, but also a NAT or a node in front of hundreds of
+  calls) leaves half of the questions to others: an IP that has asked 16 times within the second is served only while
+  half of the limit is left. Who fakes ever new addresses can only make the chance of each packet smaller, and a caller
+  sends 50 a second.
+* What the store knows, and HERE for the address, end the question: the address has a flow now. HERE for the SSRC lets
+  packets of that SSRC go tentatively to those who said so, at most 4, until the question's second is over or a flow is
+  made.
 
 So faked packets gain nothing: they cost 4 places for 50 ms and a share of the questions.
 
@@ -40,6 +44,8 @@ WAITING = 1_024
 MODEST = 16
 """Questions of one IP within a second that are served as long as there are any."""
 MAX_FOUND = 4
+ASKED_AT_ONE_PRICE = 16
+"""Transceivers to which a question may go at its usual price."""
 
 
 @dataclass(slots=True, eq=False)
@@ -53,7 +59,9 @@ class Question:
     found: list[bytes] = field(default_factory=list)
     """The routes whose transceivers know the SSRC."""
     is_answered: bool = False
-    """A transceiver knows the address."""
+    """A transceiver or the store knows the address."""
+    awaits_store: bool = False
+    """The store was asked and has not answered; the transceivers are asked after it."""
     waiting: list[tuple[bytes, bytes]] = field(default_factory=list)
     """(SSRC, datagram)."""
 
@@ -104,9 +112,9 @@ class Waiting:
         """Return the question for a source, if there is one."""
         return self._questions.get(path_key)
 
-    def ask(self, path_key: bytes, ssrc: bytes, local: object, now: float) -> Question | None:
-        """Open a question for a source that has none. None: there are too many."""
-        if len(self._questions) >= self._capacity or not self._may_ask(path_key, now):
+    def ask(self, path_key: bytes, ssrc: bytes, local: object, transceivers: int, now: float) -> Question | None:
+        """Open a question for a source that has none, which may go to so many. None: there are too many."""
+        if len(self._questions) >= self._capacity or not self._may_ask(path_key, transceivers, now):
             return None
         question = Question(path_key, ssrc, local, now)
         self._questions[path_key] = question
@@ -114,9 +122,9 @@ class Waiting:
         self._by_address[path_key[4:]] += 1
         return question
 
-    def ask_for_ssrc(self, question: Question, ssrc: bytes, now: float) -> bool:
+    def ask_for_ssrc(self, question: Question, ssrc: bytes, transceivers: int, now: float) -> bool:
         """Widen a question for an address by the SSRC of the first RTP from there. False: there are too many."""
-        if not self._may_ask(question.path_key, now):
+        if not self._may_ask(question.path_key, transceivers, now):
             return False
         question.ssrc = ssrc
         return True
@@ -146,13 +154,14 @@ class Waiting:
         self._counters.waiting_bytes -= sum(map(len, taken))
         return taken
 
-    def _may_ask(self, path_key: bytes, now: float) -> bool:
-        tolerance = self._rate.tolerance
+    def _may_ask(self, path_key: bytes, transceivers: int, now: float) -> bool:
+        price = max(1.0, transceivers / ASKED_AT_ONE_PRICE)
+        # The burst stays what it is: that many calls may come from a relay that has died.
+        tolerance = self._rate.tolerance * price
         if self._by_address[path_key[4:]] >= MODEST:
             tolerance /= 2
         full_at = max(self._full_at, now)
         if full_at - now > tolerance:
             return False
-        self._full_at = full_at + self._rate.interval
-        self._counters.questions += 1
+        self._full_at = full_at + self._rate.interval * price
         return True

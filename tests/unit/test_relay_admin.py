@@ -34,6 +34,7 @@ class FakeEngine:
     now: Snapshot = SNAPSHOT
     stuck: bool = False
     listening: dict[int, str] = field(default_factory=dict)
+    store_door: None = None
 
     def start(self) -> None: ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,6 +19,7 @@ class EngineConfig:
 
     `workers` is the number of data threads, 0 for as many as the process may use at the same time; `bundle` whether
     several client datagrams may share a hop datagram. The Python engine has one thread and never bundles.
+    `with_store` is whether a store of mappings is asked for unknown clients.
     """
 
     listeners: tuple[Listener, ...]
@@ -28,6 +30,7 @@ class EngineConfig:
     send_buffer: int
     workers: int = 0
     bundle: bool = True
+    with_store: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +86,42 @@ class Snapshot:
     idle: float
 
 
+class StoreDoor(Protocol):
+    """Where a store of mappings (client address → route) is connected to a data path. No method waits.
+
+    A path key names a client: listener 2, port 2, address 16 bytes; a route has 7 bytes.
+    """
+
+    def fileno(self) -> int:
+        """Return the descriptor that becomes readable when clients are asked for."""
+        ...
+
+    def take_questions(self) -> list[bytes]:
+        """Return the path keys that are asked for; the data path waits for `answer`, of each."""
+        ...
+
+    def answer(self, answers: Sequence[tuple[bytes, bytes | None]]) -> None:
+        """Say whose path keys are; None where the store does not know."""
+        ...
+
+    def take_named(self) -> list[tuple[bytes, bytes]]:
+        """Return (path key, route) of the flows that were confirmed, moved or refreshed since the last call."""
+        ...
+
+    def load(self, mappings: Sequence[tuple[bytes, bytes]]) -> None:
+        """Hand over (path key, route) of clients that may come, so that they need no question."""
+        ...
+
+
 class Engine(Protocol):
     """A data path. All methods may be called from the main thread; none waits longer than a second."""
 
     name: str
+
+    @property
+    def store_door(self) -> StoreDoor | None:
+        """Where a store is connected; None without `EngineConfig.with_store`."""
+        ...
 
     @property
     def listening(self) -> dict[int, str]:

@@ -42,10 +42,18 @@ class NativeEngine:
                 native_keys(ring, keys),
                 config.bundle,
                 config.hop_mtu,
+                config.with_store,
             )
             self._opened = opened.pop_all()
+        descriptor = self._engine.store_fd()
+        self._door = None if descriptor is None else NativeDoor(self._engine, descriptor)
         self._held = ring.held
         self._unreachable = 0
+
+    @property
+    def store_door(self) -> NativeDoor | None:
+        """See `interface.Engine`."""
+        return self._door
 
     @property
     def listening(self) -> dict[int, str]:
@@ -118,6 +126,21 @@ class NativeEngine:
         self._opened.close()
 
 
+class NativeDoor:
+    """See `interface.StoreDoor`."""
+
+    def __init__(self, engine: native.NativeEngine, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.take_questions = engine.take_questions
+        self.take_named = engine.take_named
+        self.answer = engine.answer
+        self.load = engine.load
+
+    def fileno(self) -> int:
+        """See `interface.StoreDoor`."""
+        return self._descriptor
+
+
 class _Sockets:
     """What one thread listens on; `first` are those of the first thread, whose ports the others share."""
 
@@ -161,6 +184,11 @@ def counters_of(seen: native.Counters) -> Counters:
         questions=seen["questions"],
         found_by_address=seen["found_by_address"],
         found_by_ssrc=seen["found_by_ssrc"],
+        store_asked=seen["store_asked"],
+        store_skipped=seen["store_skipped"],
+        store_loaded=seen["store_loaded"],
+        store_found=seen["store_found"],
+        store_unnamed=seen["store_unnamed"],
         waiting_bytes=seen["waiting_bytes"],
         drops={Drop(reason): count for reason, count in seen["drops"].items()},
         flow_events={FlowEvent(event): count for event, count in seen["flow_events"].items()},

@@ -27,6 +27,7 @@ from usher_core.keys import KeyFile
 from usher_core.routes import RouteTable
 from usher_relay.counters import Drop
 from usher_relay.engine.interface import EngineConfig, FlowView, RouteView, Snapshot, SocketStatus
+from usher_relay.engine.python_door import Answers, Mappings, PythonDoor
 from usher_relay.engine.sockets import ListenSocket, UpstreamSocket, drop_reason, status
 from usher_relay.engine.views import flow_view
 from usher_relay.flow import Flow
@@ -65,7 +66,13 @@ class PythonEngine:
             self._wake_receiver, self._wake_sender = map(opened.enter_context, socket.socketpair())
             self._opened = opened.pop_all()
         self._by_id = {sock.listener.id.to_bytes(2): sock for sock in self._listeners}
-        self._forwarder = Forwarder(config.limits, (sock.listener.id for sock in self._listeners), ring)
+        self._forwarder = Forwarder(
+            config.limits, (sock.listener.id for sock in self._listeners), ring, with_store=config.with_store
+        )
+        exchange = self._forwarder.state.exchange
+        self._door = None if exchange is None else PythonDoor(exchange, self._answer, self._load)
+        if self._door is not None:
+            self._opened.callback(self._door.close)
         self._routes_by_address: dict[Endpoint, LiveRoute] = {}
         self._unreachable = 0
         self._poller = select.poll()
@@ -83,6 +90,11 @@ class PythonEngine:
     def listening(self) -> dict[int, str]:
         """See `interface.Engine`."""
         return {sock.listener.id: sock.address for sock in self._listeners}
+
+    @property
+    def store_door(self) -> PythonDoor | None:
+        """See `interface.Engine`."""
+        return self._door
 
     def start(self) -> None:
         """See `interface.Engine`."""
@@ -169,6 +181,8 @@ class PythonEngine:
                     self._forwarder.tick(now, unix)
                 for descriptor, _ in ready:
                     handlers[descriptor](now, unix)
+                if self._door is not None:
+                    self._door.wake()
             except Exception as fault:  # noqa: BLE001  # one packet's fault must not end the calls of all others
                 self._report_fault(fault, now)
 
@@ -199,6 +213,15 @@ class PythonEngine:
             except OSError as error:
                 forwarder.state.drop(drop_reason(error))
         self._send_to_transceivers(answers.to_transceivers, now)
+
+    def _from_store(self, answers: Answers) -> None:
+        now = time.monotonic()
+        self._send_to_transceivers(self._forwarder.from_store(now, time.time(), answers), now)
+
+    def _take_loaded(self, mappings: Mappings) -> None:
+        exchange = self._forwarder.state.exchange
+        if exchange is not None:
+            exchange.load(mappings, time.monotonic())
 
     def _hop_send_failed(self, error: OSError, address: Endpoint, now: float) -> None:
         reason = drop_reason(error)
@@ -257,6 +280,12 @@ class PythonEngine:
         ]
 
     # From any thread.
+
+    def _answer(self, answers: Answers) -> None:
+        self._request(lambda: self._from_store(answers))
+
+    def _load(self, mappings: Mappings) -> None:
+        self._request(lambda: self._take_loaded(mappings))
 
     def _request(self, request: Callable[[], None]) -> None:
         self._requests.put(request)

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyBytes, PyDict};
 
 use usher_relay_path::counters::{Counters, Drop, FlowEvent, Traffic};
 use usher_relay_path::flows::{Flow, State as FlowState};
@@ -27,6 +27,9 @@ pub type PySockets = (Vec<(u16, i32, bool)>, i32);
 /// A flow: path key, route, state, age of the last check, age of the last sign of life, SSRC.
 pub type PyFlow = ([u8; 20], RouteKey, &'static str, Option<f64>, Option<f64>, Option<[u8; 4]>);
 
+/// What the store says of a client path.
+pub type PyAnswer = ([u8; 20], Option<RouteKey>);
+
 /// The data threads of one relay.
 #[pyclass]
 pub struct NativeEngine(Engine);
@@ -41,12 +44,13 @@ impl NativeEngine {
         keys: (Vec<PyIceKey>, Vec<PyHopKey>),
         bundle: bool,
         hop_mtu: usize,
+        with_store: bool,
     ) -> PyResult<Self> {
         let sockets = sockets.into_iter().map(|(listeners, upstream)| {
             let listeners = listeners.into_iter().map(|(id, fd, is_ipv6)| Listener { id, fd, is_ipv6 });
             Sockets { listeners: listeners.collect(), upstream }
         });
-        let options = Options { upstream_is_ipv6, bundle, hop_mtu };
+        let options = Options { upstream_is_ipv6, bundle, hop_mtu, with_store };
         let engine = Engine::new(sockets.collect(), options, &read_limits(limits)?, &read_keys(keys)?);
         Ok(Self(engine.map_err(PyOSError::new_err)?))
     }
@@ -68,6 +72,30 @@ impl NativeEngine {
         let keys = read_keys(keys)?;
         py.detach(|| self.0.set_keys(&keys, unix));
         Ok(())
+    }
+
+    fn store_fd(&self) -> Option<i32> {
+        self.0.store_fd()
+    }
+
+    fn take_questions<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
+        let taken = py.detach(|| self.0.take_questions());
+        taken.iter().map(|path| PyBytes::new(py, path)).collect()
+    }
+
+    fn take_named<'py>(&self, py: Python<'py>) -> Vec<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
+        let taken = py.detach(|| self.0.take_named());
+        taken.iter().map(|(path, route)| (PyBytes::new(py, path), PyBytes::new(py, route))).collect()
+    }
+
+    #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python as values")]
+    fn answer(&self, py: Python<'_>, answers: Vec<PyAnswer>) {
+        py.detach(|| self.0.answer(&answers));
+    }
+
+    #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python as values")]
+    fn load(&self, py: Python<'_>, mappings: Vec<([u8; 20], RouteKey)>) {
+        py.detach(|| self.0.load(&mappings));
     }
 
     fn snapshot<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
@@ -190,6 +218,11 @@ pub fn counters<'py>(py: Python<'py>, counters: &Counters) -> PyResult<Bound<'py
     all.set_item("questions", counters.questions)?;
     all.set_item("found_by_address", counters.found_by_address)?;
     all.set_item("found_by_ssrc", counters.found_by_ssrc)?;
+    all.set_item("store_asked", counters.store_asked)?;
+    all.set_item("store_skipped", counters.store_skipped)?;
+    all.set_item("store_loaded", counters.store_loaded)?;
+    all.set_item("store_found", counters.store_found)?;
+    all.set_item("store_unnamed", counters.store_unnamed)?;
     all.set_item("waiting_bytes", counters.waiting_bytes)?;
     all.set_item("drops", drops)?;
     all.set_item("flow_events", events)?;

@@ -1,6 +1,6 @@
 //! All workers of one relay: started, looked at and ended together.
 
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -8,14 +8,17 @@ use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
 use usher_relay_path::counters::Counters;
+use usher_relay_path::exchange::{Exchange, Named};
 use usher_relay_path::forwarder::Forwarder;
+use usher_relay_path::hop::{PathKey, RouteKey};
 use usher_relay_path::keys::Keys;
 use usher_relay_path::routes::{LiveRoute, Routes};
 use usher_relay_path::state::Limits;
 
 use crate::locals::Locals;
+use crate::shared::{Answer, Shared};
 use crate::siblings::Siblings;
-use crate::worker::{Config, Listener, Shared, Worker};
+use crate::worker::{Config, Listener, Worker};
 
 /// The sockets of one worker.
 pub struct Sockets {
@@ -34,6 +37,8 @@ pub struct Options {
     pub bundle: bool,
     /// Bytes of an IP packet towards transceivers, 0 to ask the kernel.
     pub hop_mtu: usize,
+    /// Whether a store of mappings is asked for unknown clients.
+    pub with_store: bool,
 }
 
 /// The engine. Its sockets belong to the caller, who keeps them open until [`Engine::stop`] has returned.
@@ -43,6 +48,7 @@ pub struct Engine {
     threads: Vec<JoinHandle<()>>,
     wakers: Vec<UnixStream>,
     sleepers: Vec<UnixStream>,
+    store: Option<UnixStream>,
 }
 
 /// What the workers have counted, added up.
@@ -64,22 +70,40 @@ pub struct Totals {
 }
 
 impl Engine {
-    /// Makes a worker for each set of sockets. Each gets its share of the flows that are remembered.
+    /// Makes a worker for each set of sockets. Each gets its share of the flows that are remembered, and
+    /// of the questions that are asked.
     pub fn new(sockets: Vec<Sockets>, options: Options, limits: &Limits, keys: &Arc<Keys>) -> io::Result<Self> {
         let epoch = Instant::now();
         let locals = Locals::default();
         let share = share_of(limits, sockets.len().max(1));
         let cpus = own_cpus(sockets.len());
-        let mut engine = Self { workers: vec![], prepared: vec![], threads: vec![], wakers: vec![], sleepers: vec![] };
+        let mut engine =
+            Self { workers: vec![], prepared: vec![], threads: vec![], wakers: vec![], sleepers: vec![], store: None };
+        let mut store = None;
+        if options.with_store {
+            let (asking, asked) = UnixStream::pair()?;
+            asking.set_nonblocking(true)?;
+            asked.set_nonblocking(true)?;
+            engine.store = Some(asked);
+            store = Some(Arc::new(asking));
+        }
         for (number, sockets) in sockets.into_iter().enumerate() {
             let (waker, sleeper) = UnixStream::pair()?;
             let ids: Vec<u16> = sockets.listeners.iter().map(|listener| listener.id).collect();
-            let shared = Arc::new(Shared::new(Forwarder::new(&share, &ids, Arc::clone(keys)), epoch));
+            let mut forwarder = Forwarder::new(&share, &ids, Arc::clone(keys));
+            if options.with_store {
+                // Each worker may be the one to which a client comes, so each gets all that is loaded.
+                forwarder.state.use_store(limits.max_flows);
+            }
+            waker.set_nonblocking(true)?;
+            sleeper.set_nonblocking(true)?;
+            let shared = Arc::new(Shared::new(forwarder, epoch));
             let config = Config {
                 listeners: sockets.listeners,
                 upstream: sockets.upstream,
                 upstream_is_ipv6: options.upstream_is_ipv6,
                 wake: sleeper.as_raw_fd(),
+                store: store.clone(),
                 bundle: options.bundle,
                 hop_mtu: options.hop_mtu,
                 cpu: cpus.get(number).copied(),
@@ -135,6 +159,49 @@ impl Engine {
             let mut forwarder = worker.lock();
             forwarder.set_keys(Arc::clone(keys));
             forwarder.tick(now, unix);
+        }
+    }
+
+    /// Becomes readable when clients are asked for; None without a store.
+    pub fn store_fd(&self) -> Option<RawFd> {
+        self.store.as_ref().map(AsRawFd::as_raw_fd)
+    }
+
+    /// Takes the client paths that are asked for.
+    pub fn take_questions(&self) -> Vec<PathKey> {
+        if let Some(fd) = self.store_fd() {
+            crate::sys::drain(fd);
+        }
+        self.workers()
+            .filter_map(|worker| worker.lock().state.exchange.as_mut().map(Exchange::take_questions))
+            .flatten()
+            .collect()
+    }
+
+    /// Takes the flows to keep.
+    pub fn take_named(&self) -> Vec<(PathKey, RouteKey)> {
+        self.workers()
+            .filter_map(|worker| worker.lock().state.flows.named.as_mut().map(Named::take))
+            .flatten()
+            .collect()
+    }
+
+    /// Says whose client paths are. All workers hear it; those that did not ask take no notice.
+    pub fn answer(&self, answers: &[Answer]) {
+        for (worker, mut waker) in self.workers.iter().zip(&self.wakers) {
+            worker.answer(answers);
+            // When it is full, enough wake-ups wait already.
+            let _ = waker.write(&[0]);
+        }
+    }
+
+    /// Hands mappings of clients that may come to all workers.
+    pub fn load(&self, mappings: &[(PathKey, RouteKey)]) {
+        for worker in &self.workers {
+            let now = worker.now();
+            if let Some(exchange) = &mut worker.lock().state.exchange {
+                exchange.load(mappings.iter().copied(), now);
+            }
         }
     }
 

@@ -8,6 +8,7 @@ mod door;
 mod engine;
 mod locals;
 mod path;
+mod shared;
 mod siblings;
 mod sys;
 mod worker;

@@ -4,12 +4,15 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
+use usher_relay_path::exchange::{Exchange, Named};
 use usher_relay_path::flows::LocalId;
 use usher_relay_path::forwarder::{Forwarder, Outbox};
 use usher_relay_path::packets::Packet;
 use usher_relay_path::routes::{Endpoint, Routes};
 
-use crate::door::{PyFlow, PyHopKey, PyIceKey, PyRoute, counters, read_keys, read_limits, read_route, view_flows};
+use crate::door::{
+    PyAnswer, PyFlow, PyHopKey, PyIceKey, PyRoute, counters, read_keys, read_limits, read_route, view_flows,
+};
 use crate::worker::BATCH;
 
 type PyEndpoint = ([u8; 16], u16);
@@ -33,8 +36,13 @@ impl Path {
         listeners: Vec<u16>,
         keys: (Vec<PyIceKey>, Vec<PyHopKey>),
         bundle: bool,
+        with_store: bool,
     ) -> PyResult<Self> {
-        let forwarder = Forwarder::new(&read_limits(limits)?, &listeners, read_keys(keys)?);
+        let limits = read_limits(limits)?;
+        let mut forwarder = Forwarder::new(&limits, &listeners, read_keys(keys)?);
+        if with_store {
+            forwarder.state.use_store(limits.max_flows);
+        }
         Ok(Self { forwarder, outbox: Outbox::new(BATCH, bundle) })
     }
 
@@ -103,6 +111,30 @@ impl Path {
             })
             .collect();
         (to_clients, self.sent(py))
+    }
+
+    /// Takes at most one batch of answers.
+    fn from_store<'py>(&mut self, py: Python<'py>, now: f64, unix: f64, answers: Vec<PyAnswer>) -> Vec<PyHopSend<'py>> {
+        self.forwarder.from_store(now, unix, &answers, &mut self.outbox);
+        let mut sent = self.sent(py);
+        sent.extend(self.outbox.questions().map(|(to, bytes)| (PyBytes::new(py, bytes), (to.address, to.port))));
+        sent
+    }
+
+    fn take_questions<'py>(&mut self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
+        let taken = self.forwarder.state.exchange.as_mut().map(Exchange::take_questions).unwrap_or_default();
+        taken.iter().map(|path| PyBytes::new(py, path)).collect()
+    }
+
+    fn take_named<'py>(&mut self, py: Python<'py>) -> Vec<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
+        let taken = self.forwarder.state.flows.named.as_mut().map(Named::take).unwrap_or_default();
+        taken.iter().map(|(path, route)| (PyBytes::new(py, path), PyBytes::new(py, route))).collect()
+    }
+
+    fn load(&mut self, mappings: Vec<([u8; 20], [u8; 7])>, now: f64) {
+        if let Some(exchange) = &mut self.forwarder.state.exchange {
+            exchange.load(mappings.into_iter(), now);
+        }
     }
 
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {

@@ -14,7 +14,7 @@ use usher_relay_path::hop::{RouteKey, client_address};
 use usher_relay_path::packets::{Packet, Slots};
 use usher_relay_path::rtp;
 
-use crate::worker::Shared;
+use crate::shared::Shared;
 
 /// The other workers.
 pub struct Siblings {

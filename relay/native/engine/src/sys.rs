@@ -261,6 +261,13 @@ unsafe fn write_message<T>(message: *mut libc::cmsghdr, level: i32, kind: i32, v
     }
 }
 
+/// Reads away what waits in a stream that does not block: only that there was something counts.
+pub fn drain(fd: RawFd) {
+    let mut bytes = [0_u8; 4_096];
+    // SAFETY: the buffer is ours for the length of the call.
+    while unsafe { libc::read(fd, bytes.as_mut_ptr().cast(), bytes.len()) } > 0 {}
+}
+
 /// Waits until one of `fds` can be read, at most `milliseconds`; sets for each whether it can.
 pub fn wait_readable(fds: &mut [libc::pollfd], milliseconds: i32) -> io::Result<()> {
     // SAFETY: the slice is ours for the length of the call.

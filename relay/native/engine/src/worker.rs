@@ -11,20 +11,23 @@
 //!   beside others, or in the place of one that died, loses nothing of the clients that the kernel gives it.
 //! * A fault of ours ends neither the thread nor the calls of others: it is counted, and the batch is lost.
 
+use std::io::Write;
 use std::os::fd::RawFd;
+use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use usher_relay_path::counters::Drop;
 use usher_relay_path::downlink::ClientSend;
-use usher_relay_path::forwarder::{Forwarder, Outbox};
+use usher_relay_path::exchange::Exchange;
+use usher_relay_path::forwarder::Outbox;
 use usher_relay_path::hop::{PathKey, client_address};
 use usher_relay_path::packets::{Packet, Slot};
-use usher_relay_path::routes::{Endpoint, Routes};
+use usher_relay_path::routes::Endpoint;
 
 use crate::locals::Locals;
+use crate::shared::Shared;
 use crate::siblings::Siblings;
 use crate::sys::{self, Receiver, Sender};
 
@@ -42,61 +45,6 @@ const CLIENTS_AT: usize = 2;
 const HOP_SIZE_EVERY: f64 = 1.0;
 const HEADERS_IPV4: usize = 28;
 const HEADERS_IPV6: usize = 48;
-
-/// What others may look at while a worker runs.
-pub struct Shared {
-    forwarder: Mutex<Forwarder>,
-    heartbeat: AtomicU64,
-    stopping: AtomicBool,
-    has_routes: AtomicBool,
-    epoch: Instant,
-}
-
-impl Shared {
-    /// Makes it; `epoch` is the zero of all monotonic times.
-    pub fn new(forwarder: Forwarder, epoch: Instant) -> Self {
-        let shared = Self {
-            forwarder: Mutex::new(forwarder),
-            heartbeat: AtomicU64::new(0),
-            stopping: AtomicBool::new(false),
-            has_routes: AtomicBool::new(false),
-            epoch,
-        };
-        shared.beat(shared.now());
-        shared
-    }
-
-    /// The forwarder, locked. A thread that panicked left counters and flows as they were.
-    pub fn lock(&self) -> MutexGuard<'_, Forwarder> {
-        self.forwarder.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Swaps the route table.
-    pub fn set_routes(&self, routes: Routes) {
-        self.lock().set_routes(routes);
-        self.has_routes.store(true, Ordering::Release);
-    }
-
-    /// Monotonic seconds, never 0.
-    pub fn now(&self) -> f64 {
-        1.0 + self.epoch.elapsed().as_secs_f64()
-    }
-
-    /// Seconds since the worker last began a round.
-    pub fn heartbeat_age(&self) -> f64 {
-        self.now() - f64::from_bits(self.heartbeat.load(Ordering::Relaxed))
-    }
-
-    /// Tells the worker to end with its next round.
-    pub fn stop(&self) {
-        self.stopping.store(true, Ordering::Relaxed);
-    }
-
-    /// Notes that a round begins.
-    pub fn beat(&self, now: f64) {
-        self.heartbeat.store(now.to_bits(), Ordering::Relaxed);
-    }
-}
 
 /// A public listener's socket of this worker.
 #[derive(Clone, Copy)]
@@ -117,8 +65,10 @@ pub struct Config {
     pub upstream: RawFd,
     /// Whether that is an IPv6 socket.
     pub upstream_is_ipv6: bool,
-    /// Becomes readable when the worker shall look whether it shall end.
+    /// Becomes readable when the worker shall look whether it shall end, or whether the store has answered.
     pub wake: RawFd,
+    /// Written to when the worker asks a store; None where there is none.
+    pub store: Option<Arc<UnixStream>>,
     /// Whether several records share a hop datagram.
     pub bundle: bool,
     /// Bytes of an IP packet towards transceivers, 0 to ask the kernel.
@@ -185,8 +135,8 @@ impl Worker {
             .chain(self.config.listeners.iter().map(|listener| listener.fd))
             .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
             .collect();
-        while !self.shared.stopping.load(Ordering::Relaxed) {
-            let serves = self.shared.has_routes.load(Ordering::Acquire);
+        while !self.shared.is_stopping() {
+            let serves = self.shared.has_routes();
             let (open, wait) = if serves { (fds.len(), LONGEST_WAIT_MS) } else { (CLIENTS_AT, WAIT_FOR_ROUTES_MS) };
             let waited = sys::wait_readable(&mut fds[..open], wait);
             let round = catch_unwind(AssertUnwindSafe(|| self.round(&fds[..open])));
@@ -203,6 +153,9 @@ impl Worker {
         if now >= self.next_tick {
             self.next_tick = now + TICK;
             self.shared.lock().tick(now, unix);
+        }
+        if fds[0].revents != 0 {
+            self.from_store(now, unix);
         }
         if fds[1].revents != 0 {
             self.from_transceivers(now, unix);
@@ -235,8 +188,30 @@ impl Worker {
     /// Looks up the clients of a batch that no flow of ours has; its calls are on their way already.
     fn look_up(&mut self, now: f64, unix: f64) {
         self.siblings.bring(&self.shared, self.outbox.unknown(), &self.packets, &self.outbox.slots, now);
-        self.shared.lock().look_up(now, unix, &self.packets, &mut self.outbox);
+        let has_news = {
+            let mut forwarder = self.shared.lock();
+            forwarder.look_up(now, unix, &self.packets, &mut self.outbox);
+            forwarder.state.exchange.as_mut().is_some_and(Exchange::take_news)
+        };
+        if let Some(mut store) = self.config.store.as_deref().filter(|_| has_news) {
+            // When it is full, enough wake-ups wait already.
+            let _ = store.write(&[0]);
+        }
         self.send_to_transceivers(now);
+        self.send_questions();
+    }
+
+    /// Takes what the store has answered.
+    fn from_store(&mut self, now: f64, unix: f64) {
+        sys::drain(self.config.wake);
+        for answers in self.shared.take_answers().chunks(BATCH) {
+            self.shared.lock().from_store(now, unix, answers, &mut self.outbox);
+            self.send_to_transceivers(now);
+            self.send_questions();
+        }
+    }
+
+    fn send_questions(&mut self) {
         let Self { shared, outbox, to_transceivers, config, .. } = self;
         let questions = outbox.questions().map(|(to, bytes)| (to, None, std::iter::once(bytes)));
         to_transceivers.send(config.upstream, questions, |_, error| {

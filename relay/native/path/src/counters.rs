@@ -178,6 +178,16 @@ pub struct Counters {
     pub found_by_address: u64,
     /// HERE for an SSRC that answered one.
     pub found_by_ssrc: u64,
+    /// Addresses that the store of mappings was asked for.
+    pub store_asked: u64,
+    /// Those that it was not asked for, since too many questions waited.
+    pub store_skipped: u64,
+    /// Clients found among what was loaded at the start, without a question.
+    pub store_loaded: u64,
+    /// Clients found by an answer of the store.
+    pub store_found: u64,
+    /// Flows that could not be named to it: too many waited.
+    pub store_unnamed: u64,
     /// Client datagrams that wait for such an answer now.
     pub waiting_bytes: u64,
     /// By `Drop as usize`.
@@ -200,6 +210,11 @@ impl Default for Counters {
             questions: 0,
             found_by_address: 0,
             found_by_ssrc: 0,
+            store_asked: 0,
+            store_skipped: 0,
+            store_loaded: 0,
+            store_found: 0,
+            store_unnamed: 0,
             waiting_bytes: 0,
             drops: [0; Drop::COUNT],
             flow_events: [0; FlowEvent::COUNT],
@@ -229,6 +244,11 @@ impl Counters {
         self.questions += other.questions;
         self.found_by_address += other.found_by_address;
         self.found_by_ssrc += other.found_by_ssrc;
+        self.store_asked += other.store_asked;
+        self.store_skipped += other.store_skipped;
+        self.store_loaded += other.store_loaded;
+        self.store_found += other.store_found;
+        self.store_unnamed += other.store_unnamed;
         self.waiting_bytes += other.waiting_bytes;
         for (count, more) in self.drops.iter_mut().zip(other.drops) {
             *count += more;
@@ -287,6 +307,11 @@ mod tests {
             questions: 3 * n,
             found_by_address: 4 * n,
             found_by_ssrc: 5 * n,
+            store_asked: 7 * n,
+            store_skipped: 8 * n,
+            store_loaded: 9 * n,
+            store_found: 10 * n,
+            store_unnamed: 11 * n,
             waiting_bytes: 6 * n,
             drops: std::array::from_fn(|place| n * place as u64),
             flow_events: std::array::from_fn(|place| 5 * n * place as u64),

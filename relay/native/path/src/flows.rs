@@ -21,12 +21,15 @@
 //!   probation, if those hold more than a tenth of the table; the confirmed flow that was silent longest, if it is quiet;
 //!   the oldest on probation. A live confirmed flow never makes room; when all are such, the new one is refused.
 //! * Removed: confirmed flows after 90 s without life, ended ones 30 s after their end.
+//! * Where mappings are kept, a confirmed flow is named to their store at once, and again every 30 s in which its
+//!   transceiver vouched for it.
 //! * No scan: the flows of each state wait in order. A confirmed flow moves to the end of its line at most once a second,
 //!   so that it is cheap for each packet; what is looked for at the front is found at most a second late.
 //! * Memory is reserved once: 128 bytes for a flow, and 16 to 32 for its places in the indices, whose lengths are powers of
 //!   two. What was never used of it was never touched, so it costs nothing.
 
 use crate::counters::{Counters, FlowEvent};
+use crate::exchange::{Named, refresh_is_due};
 pub use crate::flow::{Flow, FlowId, LocalId, State};
 use crate::hop::{PathKey, RouteKey};
 use crate::index::{Grouped, Groups, KeyIndex};
@@ -90,6 +93,8 @@ pub struct FlowMap {
     all: Line<InOrder>,
     /// By `State as usize`.
     lines: [Line<InLine>; 3],
+    /// Whom to keep; None where nobody does.
+    pub named: Option<Named>,
 }
 
 impl FlowMap {
@@ -108,6 +113,7 @@ impl FlowMap {
             ssrcs: SsrcIndex::new(slots),
             all: Line::new(),
             lines: [Line::new(), Line::new(), Line::new()],
+            named: None,
         }
     }
 
@@ -218,10 +224,13 @@ impl FlowMap {
     ) {
         let known = self.find(key);
         if let Some(id) = known.filter(|&id| self.slots[id].route == route) {
-            self.slots[id].alive_at = now;
+            let before = std::mem::replace(&mut self.slots[id].alive_at, now);
             self.last_life = now;
             if self.slots[id].state == State::Confirmed {
                 self.keep_order(id, now);
+                if let Some(named) = self.named.as_mut().filter(|_| refresh_is_due(key, before, now)) {
+                    named.name(key, route, counters);
+                }
             } else {
                 self.confirm(id, now, counters);
             }
@@ -234,6 +243,7 @@ impl FlowMap {
         flow.alive_at = now;
         if self.add(flow, now, live, counters) {
             counters.event(FlowEvent::Roamed);
+            self.name(key, route, counters);
         }
     }
 
@@ -357,6 +367,15 @@ impl FlowMap {
         }
         self.join_line(id);
         counters.event(FlowEvent::Confirmed);
+        let (key, route) = (self.slots[id].key, self.slots[id].route);
+        self.name(&key, route, counters);
+    }
+
+    /// Has a confirmed flow kept.
+    fn name(&mut self, key: &PathKey, route: RouteKey, counters: &mut Counters) {
+        if let Some(named) = &mut self.named {
+            named.name(key, route, counters);
+        }
     }
 
     /// Makes room for one more flow of a ufrag in a state: of those on probation the oldest goes, of the confirmed ones

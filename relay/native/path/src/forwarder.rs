@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::bundle::Bundler;
 use crate::downlink::{self, ClientSend, Here};
+use crate::hop::{PathKey, RouteKey};
 use crate::keys::Keys;
 use crate::packets::{COPIES, Gram, Packet, Slots};
 use crate::questions::Questions;
@@ -138,6 +139,16 @@ impl Forwarder {
         }
     }
 
+    /// Puts into `outbox` what comes of the store's answers, at most a batch of them: hop datagrams, and questions.
+    pub fn from_store(&mut self, now: f64, unix: f64, answers: &[(PathKey, Option<RouteKey>)], outbox: &mut Outbox) {
+        outbox.clear();
+        outbox.slots.free();
+        let Outbox { slots, grams, questions, .. } = outbox;
+        uplink::on_stored(&mut self.state, Out { slots, grams, unknown: None, questions }, now, answers);
+        self.build(unix, outbox);
+        outbox.questions.build(&self.state.routes, &self.state.stamp(milliseconds(unix)));
+    }
+
     fn build(&self, unix: f64, outbox: &mut Outbox) {
         let stamp = self.state.stamp(milliseconds(unix));
         outbox.bundler.build(&outbox.grams, &mut outbox.slots, &self.state.routes, &stamp);
@@ -148,6 +159,9 @@ impl Forwarder {
         self.state.choose_hop_key(unix);
         self.state.flows.expire(now, &mut self.state.counters);
         self.state.waiting.expire(now, &mut self.state.counters);
+        if let Some(exchange) = &mut self.state.exchange {
+            exchange.expire(now);
+        }
         if now >= self.offset_window_ends {
             self.offset_window_ends = now + OFFSET_WINDOW;
             self.state.counters.hop_time_offset_max_ms = self.state.counters.hop_time_offset_ms.abs();

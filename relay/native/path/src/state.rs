@@ -7,6 +7,7 @@ use ahash::RandomState;
 use lru::LruCache;
 
 use crate::counters::Counters;
+use crate::exchange::{Exchange, Named};
 use crate::flows::{FlowMap, LocalId};
 use crate::hop::{HopMac, PathKey};
 use crate::keys::Keys;
@@ -76,6 +77,8 @@ pub struct State {
     pub(crate) who_has_limit: usize,
     /// What waits until a transceiver has said whose it is.
     pub waiting: Waiting,
+    /// The way to a store of mappings; None where none is asked.
+    pub exchange: Option<Exchange>,
     locals: LruCache<PathKey, LocalId, RandomState>,
     hop_key: (u8, HopMac),
     pub(crate) split_id: u16,
@@ -100,10 +103,22 @@ impl State {
             tentative: Buckets::new(rate(limits.tentative_per_second), 1),
             who_has_limit: limits.who_has_limit,
             waiting: Waiting::new(limits.questions_per_second),
+            exchange: None,
             locals: LruCache::with_hasher(REMEMBERED_LOCALS, RandomState::new()),
             hop_key,
             split_id: 0,
         }
+    }
+
+    /// Has a store asked for unknown clients, and confirmed flows named to it.
+    pub fn use_store(&mut self, capacity: usize) {
+        self.exchange = Some(Exchange::new(capacity));
+        self.flows.named = Some(Named::default());
+    }
+
+    /// How many transceivers are asked whose a client is: all of them, or none where they are too many.
+    pub fn transceivers_to_ask(&self) -> u32 {
+        if self.routes.len() <= self.who_has_limit { self.routes.len() as u32 } else { 0 }
     }
 
     /// Chooses the key that is sent with at `unix`, Unix seconds: keys become active as time passes.

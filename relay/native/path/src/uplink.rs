@@ -9,11 +9,11 @@
 //!    session is over.
 //! 3. **RTP and RTCP of an unknown address** (or one whose flow is over): sent *tentatively* to the transceivers of the
 //!    flows with the same SSRC, at most 4. No flow is made of it. DTLS never roams before a check.
-//! 4. **RTP, RTCP and DTLS of an address without flow**, where no flow has the SSRC either, wait until a transceiver has
-//!    said that the client is its own ([`crate::waiting`]). All live ones are asked, if they are no more than the limit.
-//!    HERE for the address makes a flow on probation and lets go what waits; HERE for the SSRC lets its packets go
-//!    *tentatively*. They are looked up after all others of their batch, which may have made them known, and questions
-//!    leave last: they hold up no call.
+//! 4. **RTP, RTCP and DTLS of an address without flow**, where no flow has the SSRC either, wait ([`crate::waiting`]) until
+//!    the store of mappings knows the address, or else a transceiver has said that the client is its own. All live ones
+//!    are asked, if they are no more than the limit. What the store knows, and HERE for the address, make a flow on
+//!    probation and let go what waits; HERE for the SSRC lets its packets go *tentatively*. They are looked up after all
+//!    others of their batch, which may have made them known, and questions leave last: they hold up no call.
 //! 5. Everything else is dropped.
 //!
 //! Limits come after a request's integrity, never before. A datagram that does not fit its hop is cut in the middle; a
@@ -89,6 +89,15 @@ pub fn release(state: &mut State, out: Out<'_>, now: f64, heres: &[Here]) {
     for here in heres {
         let outcome = batch.on_here(here);
         batch.count(outcome);
+    }
+}
+
+/// Lets go what the store's answers say, and asks the transceivers for what it does not know.
+pub fn on_stored(state: &mut State, out: Out<'_>, now: f64, answers: &[(PathKey, Option<hop::RouteKey>)]) {
+    let mut batch = Batch { state, out, now, crowded: false };
+    batch.state.waiting.expire(now, &mut batch.state.counters);
+    for (path, route) in answers {
+        batch.on_stored(path, *route);
     }
 }
 
@@ -216,20 +225,32 @@ impl Batch<'_> {
         let state = &mut *self.state;
         let path = &packet.path;
         let Some(id) = state.waiting.find(path) else {
-            if state.routes.is_empty() || state.routes.len() > state.who_has_limit {
+            if self.was_loaded(packet) {
+                return self.on_media(slot, packet, kind(self.out.slots.get(slot).payload(1)[0]));
+            }
+            let state = &mut *self.state;
+            let transceivers = state.transceivers_to_ask();
+            if state.routes.is_empty() || (state.exchange.is_none() && transceivers == 0) {
                 return Err(Drop::UnknownAddress);
             }
-            let asked = state.waiting.ask(path, ssrc, packet.local, self.now, &mut state.counters);
-            let id = asked.ok_or(Drop::LimitQuestions)?;
-            self.out.questions.ask(path, ssrc);
+            let id = state.waiting.ask(path, ssrc, packet.local, transceivers, self.now).ok_or(Drop::LimitQuestions)?;
+            let awaits = state.exchange.as_mut().is_some_and(|store| store.ask(path, &mut state.counters));
+            state.waiting.get_mut(id).awaits_store = awaits;
+            if !awaits {
+                self.ask_all(path, ssrc);
+            }
             return self.hold(id, ssrc, slot, packet);
         };
-        let question = state.waiting.get(id);
+        let transceivers = state.transceivers_to_ask();
+        let question = state.waiting.get_mut(id);
         if ssrc != NO_SSRC && question.ssrc == NO_SSRC && !question.is_answered {
-            if !state.waiting.ask_for_ssrc(id, ssrc, self.now, &mut state.counters) {
+            if question.awaits_store || transceivers == 0 {
+                question.ssrc = ssrc;
+            } else if state.waiting.ask_for_ssrc(id, ssrc, transceivers, self.now) {
+                self.ask_all(path, ssrc);
+            } else {
                 return Err(Drop::LimitQuestions);
             }
-            self.out.questions.ask(path, ssrc);
         } else if ssrc == question.ssrc {
             let routes: Tried = question.found().iter().filter_map(|route| state.routes.find(route)).collect();
             if !routes.is_empty() {
@@ -237,6 +258,53 @@ impl Batch<'_> {
             }
         }
         self.hold(id, ssrc, slot, packet)
+    }
+
+    /// Makes a flow of what was loaded for an address at the start.
+    fn was_loaded(&mut self, packet: &Packet) -> bool {
+        let state = &mut *self.state;
+        let Some(route) = state.exchange.as_mut().and_then(|store| store.loaded(&packet.path)) else { return false };
+        if !state.routes.contains(&route) {
+            return false;
+        }
+        state.counters.store_loaded += 1;
+        let routes = &state.routes;
+        let live = |key: &hop::RouteKey| routes.contains(key);
+        state.flows.on_here(&packet.path, route, packet.local, self.now, &live, &mut state.counters);
+        state.flows.find(&packet.path).is_some() // a full table refuses it
+    }
+
+    /// Takes the store's word for a client, or asks the transceivers when it has none.
+    fn on_stored(&mut self, path: &PathKey, key: Option<hop::RouteKey>) {
+        let state = &mut *self.state;
+        let Some(id) = state.waiting.find(path) else { return };
+        let question = state.waiting.get_mut(id);
+        if !std::mem::take(&mut question.awaits_store) {
+            return;
+        }
+        let (ssrc, local) = (question.ssrc, question.local);
+        let Some((key, route)) = key.and_then(|key| Some((key, state.routes.find(&key)?))) else {
+            return self.ask_all(path, ssrc);
+        };
+        let routes = &state.routes;
+        let live = |key: &hop::RouteKey| routes.contains(key);
+        if !state.flows.on_here(path, key, local, self.now, &live, &mut state.counters) {
+            return;
+        }
+        question.is_answered = true;
+        state.counters.store_found += 1;
+        let released = state.waiting.release(id, NO_SSRC, self.out.slots, &mut state.counters);
+        for &(slot, length) in released.as_slice() {
+            let outcome = self.send(route, slot, &Packet { path: *path, local, length }, 0);
+            self.count(outcome);
+        }
+    }
+
+    fn ask_all(&mut self, path: &PathKey, ssrc: Ssrc) {
+        if self.state.transceivers_to_ask() > 0 {
+            self.state.counters.questions += 1;
+            self.out.questions.ask(path, ssrc);
+        }
     }
 
     fn hold(&mut self, id: QuestionId, ssrc: Ssrc, slot: u32, packet: &Packet) -> Outcome {

@@ -10,10 +10,12 @@
 //!   not asked for again before its end: the negative cache.
 //! * At most 4 datagrams of a source, and 1,024 in all, wait, none of them longer than 50 ms after the question. What
 //!   waited too long is never sent; it is freed with the next call, at the latest by a tick.
-//! * Questions are limited in all. Who sends from few addresses (one IP with many ports: an attacker, but also a NAT or a
-//!   node in front of hundreds of calls) leaves half of them to others: an IP that has asked 16 times within the second is
-//!   served only while half of the limit is left. Who fakes ever new addresses can only make the chance of each packet
-//!   smaller, and a caller sends 50 a second.
+//! * Questions are limited in all, a second's worth at once. Where one goes to more than 16 transceivers, accordingly
+//!   fewer come after those: what is bounded are the datagrams that strangers can make the fleet handle.
+//! * Who sends from few addresses (one IP with many ports: an attacker, but also a NAT or a node in front of hundreds of
+//!   calls) leaves half of the questions to others: an IP that has asked 16 times within the second is served only while
+//!   half of the limit is left. Who fakes ever new addresses can only make the chance of each packet smaller, and a
+//!   caller sends 50 a second.
 //! * HERE for the address ends the question: the address has a flow now. HERE for the SSRC lets packets of that SSRC go
 //!   tentatively to those who said so, at most 4, until the question's second is over or a flow is made.
 //! * Memory is reserved once and touched as it is used.
@@ -49,6 +51,8 @@ pub const WAITING: usize = 1_024;
 pub const MODEST: u32 = 16;
 /// Transceivers that are believed to know one SSRC.
 pub const MAX_FOUND: usize = 4;
+/// Transceivers to which a question may go at its usual price.
+pub const ASKED_AT_ONE_PRICE: f64 = 16.0;
 
 /// What was asked of all transceivers, for one source.
 pub struct Question {
@@ -60,6 +64,8 @@ pub struct Question {
     pub local: LocalId,
     /// Whether a transceiver knows the address.
     pub is_answered: bool,
+    /// The store was asked and has not answered; the transceivers are asked after it.
+    pub awaits_store: bool,
     asked_at: f64,
     found: Few<RouteKey, MAX_FOUND>,
     waiting: Few<Place, WAITING_PER_SOURCE>,
@@ -228,16 +234,16 @@ impl Waiting {
         &mut self.ring[id as usize]
     }
 
-    /// Opens a question for a source that has none. None: there are too many.
+    /// Opens a question for a source that has none, which may go to so many transceivers. None: there are too many.
     pub fn ask(
         &mut self,
         path: &PathKey,
         ssrc: Ssrc,
         local: LocalId,
+        transceivers: u32,
         now: f64,
-        counters: &mut Counters,
     ) -> Option<QuestionId> {
-        if self.questions() >= self.capacity || !self.may_ask(path, now, counters) {
+        if self.questions() >= self.capacity || !self.may_ask(path, transceivers, now) {
             return None;
         }
         let question = Question {
@@ -245,6 +251,7 @@ impl Waiting {
             ssrc,
             local,
             is_answered: false,
+            awaits_store: false,
             asked_at: now,
             found: Few::default(),
             waiting: Few::default(),
@@ -262,9 +269,9 @@ impl Waiting {
     }
 
     /// Widens a question for an address by the SSRC of the first RTP from there. False: there are too many.
-    pub fn ask_for_ssrc(&mut self, id: QuestionId, ssrc: Ssrc, now: f64, counters: &mut Counters) -> bool {
+    pub fn ask_for_ssrc(&mut self, id: QuestionId, ssrc: Ssrc, transceivers: u32, now: f64) -> bool {
         let path = self.get(id).path;
-        let may = self.may_ask(&path, now, counters);
+        let may = self.may_ask(&path, transceivers, now);
         if may {
             self.get_mut(id).ssrc = ssrc;
         }
@@ -313,15 +320,17 @@ impl Waiting {
         self.store.free.push(place);
     }
 
-    fn may_ask(&mut self, path: &PathKey, now: f64, counters: &mut Counters) -> bool {
+    fn may_ask(&mut self, path: &PathKey, transceivers: u32, now: f64) -> bool {
+        let price = (f64::from(transceivers) / ASKED_AT_ONE_PRICE).max(1.0);
         let is_modest = self.by_address.get(&hop::client_address(path)).is_none_or(|&asked| asked < MODEST);
-        let tolerance = if is_modest { self.rate.tolerance } else { self.rate.tolerance / 2.0 };
+        // The burst stays what it is: that many calls may come from a relay that has died.
+        let tolerance = self.rate.tolerance * price;
+        let tolerance = if is_modest { tolerance } else { tolerance / 2.0 };
         let full_at = self.full_at.max(now);
         if full_at - now > tolerance {
             return false;
         }
-        self.full_at = full_at + self.rate.interval;
-        counters.questions += 1;
+        self.full_at = full_at + self.rate.interval * price;
         true
     }
 

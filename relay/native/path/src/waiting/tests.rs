@@ -23,7 +23,11 @@ impl World {
     }
 
     fn ask(&mut self, path: &PathKey, ssrc: Ssrc) -> Option<QuestionId> {
-        self.waiting.ask(path, ssrc, 3, self.now, &mut self.counters)
+        self.ask_of(16, path, ssrc)
+    }
+
+    fn ask_of(&mut self, transceivers: u32, path: &PathKey, ssrc: Ssrc) -> Option<QuestionId> {
+        self.waiting.ask(path, ssrc, 3, transceivers, self.now)
     }
 
     fn hold(&mut self, id: QuestionId, ssrc: Ssrc, datagram: &[u8]) -> Result<(), Drop> {
@@ -104,15 +108,17 @@ fn nothing_grows_after_the_start_whoever_asks() {
         (waiting.ring.capacity(), waiting.places.allocation_size(), waiting.by_address.allocation_size(), store)
     };
     let before = memory(&world.waiting);
+    let mut asked = 0;
     for ip in 0..100_000_u32 {
         if let Some(id) = world.ask(&path(ip, 1), [7; 4]) {
+            asked += 1;
             let _ = world.hold(id, [7; 4], &[0; 2_000]);
         }
         world.advance(0.0011);
         assert!(world.waiting.questions() <= 200);
     }
     assert_eq!(memory(&world.waiting), before);
-    assert!(world.counters.questions > 10_000);
+    assert!(asked > 10_000);
     world.advance(OPEN_FOR);
     assert_eq!((world.waiting.questions(), world.waiting.places.len(), world.waiting.by_address.len()), (0, 0, 0));
     assert_eq!((world.waiting.len(), world.counters.waiting_bytes), (0, 0));
@@ -138,6 +144,17 @@ fn one_ip_with_many_ports_leaves_half_of_the_questions_to_others() {
     world.advance(OPEN_FOR);
     let again = (0..1_000).filter(|&port| world.ask(&path(1, port), NO_SSRC).is_some()).count();
     assert_eq!(again, 50);
+}
+
+#[test]
+fn as_many_questions_come_at_once_whatever_they_cost_but_fewer_after_them_where_more_transceivers_are_asked() {
+    for (transceivers, later) in [(0, 12), (1, 12), (16, 12), (32, 6), (64, 3)] {
+        let mut world = World::new(100);
+        let at_once = (0..1_000).filter(|&ip| world.ask_of(transceivers, &path(ip, 1), NO_SSRC).is_some()).count();
+        world.advance(0.121);
+        let more = (1_000..2_000).filter(|&ip| world.ask_of(transceivers, &path(ip, 1), NO_SSRC).is_some()).count();
+        assert_eq!((at_once, more), (100, later), "of {transceivers} transceivers");
+    }
 }
 
 #[test]

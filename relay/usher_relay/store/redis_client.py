@@ -1,0 +1,78 @@
+"""A Redis client from a URL: one server, TLS, a socket file, or Sentinels.
+
+* `redis://[USER:PASSWORD@]HOST:6379/0`; `rediss://` for TLS (`?ssl_ca_certs=FILE`), `unix://PATH` for a socket
+* `redis+sentinel://[USER:PASSWORD@]HOST:26379[,HOST:26379…]/SERVICE[/0][?sentinel_password=…]`; `rediss+sentinel://`
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.connection import parse_url
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel
+from redis.backoff import NoBackoff
+
+from usher_core.errors import LocalError
+from usher_core.ids import split_host_port
+
+MAX_CONNECTIONS = 8
+CONNECT_WITHIN = 2.0
+ANSWER_WITHIN = 1.0
+_SENTINEL = "+sentinel"
+
+
+def redis_client(url: str) -> Redis:
+    """Return a client that has not connected yet. Raises LocalError, which never quotes the URL: it has a password."""
+    try:
+        if urlsplit(url).scheme.endswith(_SENTINEL):
+            return _behind_sentinels(url)
+        return Redis.from_pool(BlockingConnectionPool.from_url(url, timeout=ANSWER_WITHIN, **_options()))
+    except (ValueError, TypeError, LocalError):
+        raise LocalError(
+            "the URL of Redis can't be read",
+            "one is redis://:PASSWORD@HOST:6379/0 or redis+sentinel://:PASSWORD@HOST:26379/SERVICE",
+        ) from None
+
+
+async def close(client: Redis) -> None:
+    """Close all connections, those to Sentinels too: the library leaves them open."""
+    await client.aclose()
+    manager: Sentinel | None = getattr(client.connection_pool, "sentinel_manager", None)
+    for sentinel in [] if manager is None else manager.sentinels:
+        await sentinel.aclose()
+
+
+def _behind_sentinels(url: str) -> Redis:
+    parts = urlsplit(url)
+    user, at, hosts = parts.netloc.rpartition("@")
+    sentinels = [split_host_port(host) for host in hosts.split(",")]
+    service, _, database = parts.path.strip("/").partition("/")
+    if not service:
+        raise ValueError("no service")
+    query = dict(parse_qsl(parts.query))
+    sentinel_password = query.pop("sentinel_password", None)
+    scheme = parts.scheme.removesuffix(_SENTINEL)
+    plain: dict[str, Any] = dict(parse_url(f"{scheme}://{user}{at}master/{database}?{urlencode(query)}"))
+    for replaced in ("host", "port", "connection_class"):
+        plain.pop(replaced, None)
+    secure = {name: value for name, value in plain.items() if name.startswith("ssl")}
+    if scheme == "rediss":
+        plain["ssl"] = secure["ssl"] = True
+    finder: Any = Sentinel(  # type: ignore[no-untyped-call]  # the library's own types end here
+        sentinels, sentinel_kwargs={**_options(), **secure, "password": sentinel_password}
+    )
+    client: Redis = finder.master_for(service, **{**_options(), **plain})
+    return client
+
+
+def _options() -> dict[str, Any]:
+    # The breaker's rules are ours; the library would try three times.
+    return {
+        "max_connections": MAX_CONNECTIONS,
+        "socket_timeout": ANSWER_WITHIN,
+        "socket_connect_timeout": CONNECT_WITHIN,
+        "retry": Retry(NoBackoff(), 0),
+    }

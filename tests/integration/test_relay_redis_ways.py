@@ -1,0 +1,198 @@
+"""The ways to a Redis that operators use: TLS, Sentinels and their failovers, a password that changes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import ipaddress
+import socket
+import time
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+from structlog.testing import capture_logs
+
+from tests import tools
+from tests.redis_server import RedisServer
+from tests.signaling_fakes import until
+from usher_relay.store.counters import StoreCounters
+from usher_relay.store.redis_client import redis_client
+from usher_relay.store.redis_store import RedisStore
+
+pytestmark = [pytest.mark.needs("redis-server"), pytest.mark.timed]
+
+TIMEOUT = 0.2
+"""Of a look-up, on a busy machine."""
+UP, AWAY = "Redis answers: it is asked for unknown clients", "Redis is away"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.asynccontextmanager
+async def keeping(url: str) -> AsyncIterator[RedisStore]:
+    """A store that is kept up."""
+    store = RedisStore(redis_client(url), TIMEOUT, StoreCounters(), time.monotonic)
+    keeper = asyncio.create_task(store.keep())
+    try:
+        yield store
+    finally:
+        keeper.cancel()
+        await asyncio.gather(keeper, return_exceptions=True)
+
+
+async def is_up(store: RedisStore) -> None:
+    async def up() -> bool:
+        return store.is_up
+
+    await until(up)
+
+
+def words(entries: Iterable[Any]) -> list[str]:
+    return [entry["event"].split(";")[0] for entry in entries if entry["event"].startswith("Redis")]
+
+
+@contextlib.asynccontextmanager
+async def running(*servers: RedisServer) -> AsyncIterator[None]:
+    try:
+        for server in servers:
+            await server.start()
+        yield
+    finally:
+        for server in servers:
+            server.kill()
+
+
+def write_certificate(folder: Path) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1 that signs itself, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "redis of a test")])
+    now = dt.datetime.now(dt.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    certificate, secret = folder / "redis.crt", folder / "redis.key"
+    certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    pem = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    secret.write_bytes(key.private_bytes(*pem))
+    return certificate, secret
+
+
+async def test_tls_with_a_ca_of_ones_own(tmp_path: Path) -> None:
+    certificate, secret = write_certificate(tmp_path)
+    port = free_port()
+    flags = ("--tls-port", str(port), "--tls-cert-file", str(certificate), "--tls-key-file", str(secret))
+    server = RedisServer(free_port(), flags=(*flags, "--tls-auth-clients", "no"))
+    with capture_logs() as entries:
+        async with running(server):
+            async with keeping(f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={certificate}") as store:
+                await is_up(store)
+                assert await store.write([(b"a", b"1")], 60) == 1
+                assert await store.look_up([b"a", b"b"]) == [b"1", None]
+            async with keeping(f"rediss://127.0.0.1:{port}/0") as store:
+
+                async def is_known() -> bool:
+                    return len(words(entries)) == 2
+
+                await until(is_known)
+                assert not store.is_up, "nobody has signed it for us"
+    assert words(entries) == [UP, AWAY]
+
+
+async def test_a_failover_behind_sentinels_is_followed(tmp_path: Path) -> None:
+    master, second = RedisServer(free_port()), RedisServer(free_port())
+    second.flags = ("--replicaof", f"127.0.0.1 {master.port}")
+    with capture_logs() as entries:
+        async with running(master, second), sentinel(tmp_path, master.port) as port:
+            await knows_a_replica(port)
+            async with keeping(f"redis+sentinel://127.0.0.1:{port}/calls/0") as store:
+                await is_up(store)
+                assert await store.write([(b"before", b"1")], 60) == 1
+                await has(second, b"before")
+                master.kill()
+
+                async def writes() -> bool:
+                    return store.takes_writes and await store.write([(b"after", b"2")], 60) == 1
+
+                await until(writes, 20)
+                assert await store.look_up([b"before", b"after"]) == [b"1", b"2"]
+    assert words(entries) in ([UP, AWAY, UP], [UP, AWAY, UP, "Redis refuses writes", "Redis takes writes again"])
+
+
+async def test_a_password_that_becomes_right_is_found_out() -> None:
+    server = RedisServer(free_port(), "one")
+    with capture_logs() as entries:
+        async with running(server), keeping(server.url("other")) as store:
+
+            async def is_known() -> bool:
+                return AWAY in words(entries)
+
+            await until(is_known)
+            admin: Any = Redis.from_url(server.url())
+            await admin.config_set("requirepass", "other")
+            await admin.aclose()
+            await is_up(store)
+    assert words(entries) == [AWAY, UP]
+
+
+@contextlib.asynccontextmanager
+async def sentinel(folder: Path, master: int) -> AsyncIterator[int]:
+    port, config = free_port(), folder / "sentinel.conf"
+    config.write_text(
+        f"port {port}\nbind 127.0.0.1\ndir {folder}\nsentinel monitor calls 127.0.0.1 {master} 1\n"
+        "sentinel down-after-milliseconds calls 500\nsentinel failover-timeout calls 3000\n"
+    )
+    program = tools.find("redis-server")
+    assert program
+    process = await asyncio.create_subprocess_exec(
+        program, str(config), "--sentinel", stdout=asyncio.subprocess.DEVNULL
+    )
+    try:
+        yield port
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def knows_a_replica(port: int) -> None:
+    async def known() -> bool:
+        finder: Any = Redis(port=port)
+        try:
+            return len(await finder.execute_command("SENTINEL", "REPLICAS", "calls")) == 1
+        except RedisError:
+            return False
+        finally:
+            await finder.aclose()
+
+    await until(known, 20)
+
+
+async def has(server: RedisServer, name: bytes) -> None:
+    async def there() -> bool:
+        reader: Any = Redis(port=server.port)
+        try:
+            return bool(await reader.exists(name))
+        finally:
+            await reader.aclose()
+
+    await until(there)

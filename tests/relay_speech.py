@@ -1,0 +1,150 @@
+"""Clients that speak through relays, transceivers that answer by themselves, and a flood of faked speech."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import socket
+import threading
+import time
+from typing import Self
+
+from tests.relay_network import DEADLINE, Client, FakeTransceiver, until
+from tests.relay_rig import ALIVE, HOP_KEY, POD_A, session
+from usher_core import hop
+from usher_core.hop import HopType, Outer, Record
+from usher_core.ids import ClientPath, Route
+from usher_core.rtp import peek_ssrc
+
+SSRC = 77
+FRAME = 0.02
+IP_PKTINFO = 8
+ANSWER = b"\x80answer to "
+
+
+class Owner:
+    """A transceiver that answers as the real one does; of SRTP it knows by the SSRC whose it is."""
+
+    def __init__(self, pod: FakeTransceiver, *ssrcs: int) -> None:
+        self.pod = pod
+        self.ssrcs = set(ssrcs)
+        self.paths: set[ClientPath] = set()
+        self.asked = 0
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._stopping = threading.Event()
+
+    def __enter__(self) -> Self:
+        self.pod.socket.settimeout(0.05)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            with contextlib.suppress(TimeoutError):
+                datagram, relay = self.pod.socket.recvfrom(65_535)
+                parsed = hop.parse(datagram)
+                for record in parsed.records:
+                    said = self._on_question(record) if parsed.outer.type is HopType.WHO_HAS else self._on_data(record)
+                    if said is not None:
+                        self.pod.socket.sendto(said, relay)
+
+    def _on_question(self, record: Record) -> bytes | None:
+        self.asked += 1
+        ssrc = int.from_bytes(record.payload)
+        known = ssrc in self.ssrcs if ssrc else record.path in self.paths
+        return self._hop(HopType.HERE, record.path, record.payload) if known else None
+
+    def _on_data(self, record: Record) -> bytes | None:
+        payload = record.payload
+        if payload[0] < 2 or (payload[0] >= 128 and peek_ssrc(payload) in self.ssrcs):
+            self.paths.add(record.path)
+        if record.path not in self.paths:
+            return None
+        return self._hop(HopType.DATA, record.path, ANSWER + payload[:60], ALIVE)
+
+    def _hop(self, kind: HopType, path: ClientPath, payload: bytes, flags: int = 0) -> bytes:
+        route = self.pod.route
+        outer = Outer(kind, True, route.cluster, route.pod, route.worker, 3, int(time.time() * 1000))
+        return hop.encode(outer, (Record(path, payload, flags),), HOP_KEY)
+
+
+def heard(client: Client) -> list[bytes]:
+    """The answers that have come."""
+    client.socket.setblocking(False)
+    answers: list[bytes] = []
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            answers.append(client.socket.recv(65_535))
+    return answers
+
+
+def speech(number: int, ssrc: int = SSRC) -> bytes:
+    return b"\x80\x6f" + number.to_bytes(2) + bytes(4) + ssrc.to_bytes(4) + bytes(148)
+
+
+def speak(client: Client, frames: int, ssrc: int = SSRC) -> int:
+    """Send so much speech; return the longest gap in what was answered, in frames.
+
+    It counts packets and no time, so a busy machine shows no gap that a relay did not make.
+    """
+    answers: list[bytes] = []
+    for number in range(frames):
+        client.send(speech(number, ssrc))
+        time.sleep(FRAME)
+        answers += heard(client)
+    end = time.monotonic() + DEADLINE
+    while speech(frames - 1, ssrc)[:12] not in numbers(answers) and time.monotonic() < end:
+        time.sleep(FRAME)
+        answers += heard(client)
+    known = numbers(answers)
+    lost = [speech(number, ssrc)[:12] not in known for number in range(frames)]
+    return max(len(list(run)) if is_lost else 0 for is_lost, run in itertools.groupby(lost))
+
+
+def numbers(answers: list[bytes]) -> set[bytes]:
+    return {answer.removeprefix(ANSWER)[:12] for answer in answers}
+
+
+def connect(client: Client, route: Route = POD_A) -> None:
+    client.send(session(route).check())
+    until(lambda: heard(client), "the check is answered")
+
+
+class Flood:
+    """Sends speech from one faked address after the other, 5,000 a second; loopback is full of addresses."""
+
+    def __init__(self, relay: str) -> None:
+        self.sent = 0
+        self.began = 0.0
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        host, _, port = relay.rpartition(":")
+        self._relay = (host, int(port))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._socket.close()
+
+    def start(self) -> None:
+        self.began = time.monotonic()
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            for _ in range(50):
+                self.sent += 1
+                source = bytes((127, 1 + (self.sent >> 16), self.sent >> 8 & 255, self.sent & 255))
+                info = [(socket.IPPROTO_IP, IP_PKTINFO, bytes(4) + source + bytes(4))]
+                with contextlib.suppress(BlockingIOError):
+                    self._socket.sendmsg([speech(0, 1_000 + self.sent)], info, socket.MSG_DONTWAIT, self._relay)
+            time.sleep(0.01)
