@@ -5,6 +5,7 @@ Labels are reasons, kinds and states from fixed sets; never an address, a ufrag 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
 
@@ -117,6 +118,7 @@ class TransceiverCollector(Collector):
         yield _lateness(self._ticker)
         yield _counter("cpu_seconds", "CPU that the process has used, user and system", self._process.cpu_seconds)
         yield _gauge("loop_lag_seconds", "How late the event loop was at most in the last 5 s", self._process.lag)
+        yield _gauge("tasks", "Tasks of the loop: a few, some for each live call and each HTTP request", _tasks())
         yield _gauge("key_file_wrong", "1 while the key file is lost or broken", self._keys.is_wrong)
         yield InfoMetricFamily(f"{_PREFIX}codec", "The Opus codec in use", {"codec": self._codec})
 
@@ -145,6 +147,13 @@ def _counters(name: str, text: str, label: str, values: Mapping[str, float]) -> 
 
 def _lateness(ticker: Ticker) -> Metric:
     bounds = (*map(str, LATENESS_S), "+Inf")
+def _tasks() -> int:
+    try:
+        return len(asyncio.all_tasks())
+    except RuntimeError:
+        return 0  # a scrape outside of the loop
+
+
     buckets = list(zip(bounds, accumulate(ticker.lateness), strict=True))
     return HistogramMetricFamily(
         f"{_PREFIX}tick_lateness_seconds", "How late ticks came: the lag of the loop", buckets, ticker.lateness_sum
