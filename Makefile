@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup native up test test-long lint types layers fmt crds chart images kind-up kind-down e2e fuzz bench bench-relay clean
+.PHONY: help setup native up test test-long lint types layers fmt crds chart images kind-up kind-down e2e fuzz bench bench-relay bench-transceiver clean
 .PHONY: native-if-cargo # part of others
 
 help: ## list the targets
@@ -121,6 +121,9 @@ bench: $(STAMP) ## run every bench; numbers on stdout
 
 bench-relay: native-if-cargo ## compare the relay's engines with a C loop and a Go relay (root for veth; ARGS="--quick")
 	$(BIN)/python -m benches.relay.run $(ARGS)
+
+bench-transceiver: native-if-cargo ## calls that one core of a transceiver holds, against stock aiortc (2 CPUs; ARGS="--quick")
+	$(BIN)/python -m benches.transceiver.run $(ARGS)
 
 clean: ## remove .venv, caches and what builds leave
 	rm -rf $(VENV) build dist .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache \

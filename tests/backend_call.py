@@ -43,6 +43,9 @@ class WrittenCall:
     def end(self, reason: str) -> None:
         raise AssertionError("these backends never hang up")
 
+    def end_when_told(self, reason: str) -> None:
+        raise AssertionError("these backends never hang up")
+
     @property
     def times(self) -> list[tuple[str, int]]:
         return [(event["type"], event.get("audio_start_ms", 0) or event["audio_end_ms"]) for event in self.events]

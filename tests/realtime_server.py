@@ -24,6 +24,8 @@ from tests.realtime_response import Dialect
 
 PATH = "/v1/realtime"
 MAX_MESSAGE = 16 * 1024 * 1024
+SEGMENT_BYTES, BUFFER_BYTES = 1400, 4096
+"""As between machines. By the measures of loopback the kernel would hold megabytes before who is not read feels it."""
 _ERRORS = {
     HTTPStatus.UNAUTHORIZED: ("invalid_request_error", "invalid_api_key", "Incorrect API key provided."),
     HTTPStatus.NOT_FOUND: ("invalid_request_error", "unknown_url", "Unknown request URL."),
@@ -47,6 +49,9 @@ class RealtimeServer:
         self._api_key = api_key
         self._server: Server | None = None
         self._listener = socket.create_server(("127.0.0.1", port))
+        # Connections take both from the socket that listens.
+        self._listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT_BYTES)
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
 
     @property
     def url(self) -> str:
@@ -66,6 +71,8 @@ class RealtimeServer:
 
     async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
+        for connection in self.connections:
+            connection.resume_reading()  # else it would not see the end
         self._server.close()
         await self._server.wait_closed()
 

@@ -88,6 +88,7 @@ TOOLS = {
     "clippy": Tool(_program("cargo-clippy"), "`rustup component add clippy`, or `apt install rust-web-clippy`"),
     "chromium": Tool(_chromium, "`apt install chromium`, or set USHER_CHROMIUM to the path of one"),
     "curl": Tool(_program("curl"), "`apt install curl`"),
+    "espeak-ng": Tool(_program("espeak-ng"), "`apt install espeak-ng`"),
     "go": Tool(_program("go"), "install Go, or `apt install golang-go`"),
     "helm": Tool(_program("helm"), "install Helm 3.18 or newer: https://helm.sh/docs/intro/install/"),
     "ip": Tool(_program("ip"), "`apt install iproute2`"),

@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 import numpy as np
-from aiortc import RTCConfiguration, RTCDataChannel, RTCPeerConnection, RTCSessionDescription
+from aiortc import RTCConfiguration, RTCDataChannel, RTCPeerConnection, RTCRtpSender, RTCSessionDescription
 from aiortc.mediastreams import MediaStreamTrack
 from av import AudioFrame
 
@@ -215,11 +215,14 @@ class ToneTrack(MediaStreamTrack):
 class Client:
     """Stock aiortc, which never sees more than an answer."""
 
-    def __init__(self, rig: Rig, *, channel: str | None = "oai-events", audio: bool = True) -> None:
+    def __init__(
+        self, rig: Rig, *, channel: str | None = "oai-events", audio: bool = True, codec: str | None = None
+    ) -> None:
         self.rig = rig
         self.pc = RTCPeerConnection(RTCConfiguration(iceServers=[]))
         self.events: list[dict[str, Any]] = []
         self.frames: list[tuple[float, Any]] = []
+        self.heard_rate = self.heard_channels = 0
         self.session_id = ""
         self._reader: asyncio.Task[None] | None = None
         self.channel: RTCDataChannel | None = None
@@ -230,6 +233,9 @@ class Client:
             self.pc.addTrack(ToneTrack())
         else:
             self.pc.addTransceiver("audio", direction="recvonly")
+        if codec is not None:
+            known = RTCRtpSender.getCapabilities("audio").codecs
+            self.pc.getTransceivers()[0].setCodecPreferences([found for found in known if found.mimeType == codec])
         self.pc.on("track", self._on_track)
 
     def _on_track(self, track: MediaStreamTrack) -> None:
@@ -240,6 +246,7 @@ class Client:
             while True:
                 frame: Any = await track.recv()
                 self.frames.append((time.monotonic(), frame.to_ndarray()))
+                self.heard_rate, self.heard_channels = frame.sample_rate, len(frame.layout.channels)
 
     async def offer(self) -> str:
         await self.pc.setLocalDescription(await self.pc.createOffer())
@@ -269,9 +276,9 @@ class Client:
         count = round(seconds / 0.02)
         if len(self.frames) < count:
             return False
-        samples = np.concatenate([frame[0, ::2] for _, frame in self.frames[-count:]]).astype(float)
+        samples = np.concatenate([frame[0, :: self.heard_channels] for _, frame in self.frames[-count:]]).astype(float)
         spectrum = np.abs(np.fft.rfft(samples * np.hanning(len(samples))))
-        peak = np.argmax(spectrum) * 48_000 / len(samples)
+        peak = np.argmax(spectrum) * self.heard_rate / len(samples)
         return bool(abs(peak - TONE_HZ) < 15 and np.abs(samples).max() > 3000)
 
     @property

@@ -67,6 +67,10 @@ class RecordFlag(IntFlag):
     """The second half."""
 
 
+_TYPES = {kind.value: kind for kind in HopType}
+"""An enum's own look-up costs more than all the rest of the outer part."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outer:
     """The outer part without version and MAC. `time_ms` is the sender's clock in ms mod 2^32."""
@@ -155,14 +159,13 @@ def parse(datagram: bytes) -> HopDatagram:
     )
     if version != VERSION:
         raise RemoteError("hop_version", f"hop version {version} is not {VERSION}")
-    try:
-        hop_type = HopType(kind & 0x7F)
-    except ValueError:
-        raise RemoteError("hop_type", f"hop type {kind & 0x7F} is not of version {VERSION}") from None
+    hop_type = _TYPES.get(kind & 0x7F)
+    if hop_type is None:
+        raise RemoteError("hop_type", f"hop type {kind & 0x7F} is not of version {VERSION}")
     if cluster == 0:
         raise RemoteError("hop_route", "cluster id 0 is reserved")
     covered = MAC_PAYLOAD_LENGTH if hop_type is HopType.DATA else MAX_DATAGRAM
-    mac_input = datagram[: OUTER_LENGTH - MAC_LENGTH] + _NO_MAC
+    mac_input = [datagram[: OUTER_LENGTH - MAC_LENGTH], _NO_MAC]
     records: list[Record] = []
     offset, end = OUTER_LENGTH, len(datagram)
     while offset < end:
@@ -173,12 +176,11 @@ def parse(datagram: bytes) -> HopDatagram:
         stop = start + length
         if stop > end:
             raise RemoteError("hop_length", "a record is longer than its datagram")
-        mac_input += datagram[offset : min(stop, start + covered)]
-        path = ClientPath(address, port, listener)
-        records.append(Record(path, datagram[start:stop], record_flags, split_id))
+        mac_input.append(datagram[offset : stop if length < covered else start + covered])
+        records.append(Record(ClientPath(address, port, listener), datagram[start:stop], record_flags, split_id))
         offset = stop
     outer = Outer(hop_type, kind >= TO_CLIENT, cluster, pod, worker, key_id, time_ms, hops_left, return_slot, flags)
-    return HopDatagram(outer, tuple(records), mac, mac_input)
+    return HopDatagram(outer, tuple(records), mac, b"".join(mac_input))
 
 
 def verify(datagram: HopDatagram, key: bytes) -> bool:

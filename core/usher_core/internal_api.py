@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from usher_core.errors import LocalError
+from usher_core.event_policy import OPEN, EventPolicy
 from usher_core.keys import HeldKey
 
 BASE_PATH = "/internal/v1"
@@ -19,6 +20,8 @@ REQUEST_ID_LIFE_S = 60
 DEFAULT_PAGE = 20
 MAX_PAGE = 100
 """Sessions of one answer of `GET /sessions`."""
+EVENT_POLICY_HEADER = "Usher-Event-Policy"
+"""Of `GET /sessions/{id}/events`: the observer's policy, as JSON; none is no limit."""
 RELAY_IDLE_S = 10.0
 """Seconds without life of any flow after which a relay carries no calls: it remembers flows for longer."""
 
@@ -30,6 +33,12 @@ State = Literal["new", "connecting", "connected", "ended"]
 
 class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class _Answer(_Model):
+    """May say more than is known here: while a fleet is upgraded, two versions of it speak with each other."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class AdvertisedAddress(_Model):
@@ -55,9 +64,21 @@ class CreateSession(_Model):
     deadline_ms: int = Field(default=5000, ge=1, le=60_000, description="how long the caller will wait")
     traceparent: str | None = Field(default=None, max_length=128, description="W3C trace context")
     metadata: dict[str, str] = Field(default_factory=dict, max_length=64)
+    event_policy: EventPolicy = Field(default=OPEN, description="what the client may send and see on its channel")
 
 
-class Load(_Model):
+class Drain(_Model):
+    """`POST /drain`, whose body may be left out: no calls from now on."""
+
+    deadline_s: float | None = Field(
+        default=None,
+        gt=0,
+        le=604_800,
+        description="seconds after which calls that still go on are ended; None: they go on until they end",
+    )
+
+
+class Load(_Answer):
     """`GET /load`: what placement and scale-down need."""
 
     sessions: int = Field(ge=0)
@@ -68,9 +89,15 @@ class Load(_Model):
     tenants: dict[str, int] = Field(
         default_factory=dict, description="live sessions by tenant; only in the answer to `GET /load`"
     )
+    cpu: float | None = Field(
+        default=None, ge=0, description="CPU used in the last 5 s, in cores; only in the answer to `GET /load`"
+    )
+    loop_lag_ms: float | None = Field(
+        default=None, ge=0, description="how late the event loop was at most in these; only there as well"
+    )
 
 
-class HeldKeys(_Model):
+class HeldKeys(_Answer):
     """`GET /keys` of a transceiver, and `/keys` of a relay's admin page: the keys it holds, never the keys."""
 
     keys: tuple[HeldKey, ...] = Field(max_length=4_096)
@@ -79,7 +106,7 @@ class HeldKeys(_Model):
     )
 
 
-class SessionCreated(_Model):
+class SessionCreated(_Answer):
     """201 of `POST /sessions`."""
 
     session_id: SessionIdText
@@ -95,7 +122,7 @@ class RestartIce(_Model):
     pwd: IcePassword = Field(repr=False)
 
 
-class IceRestarted(_Model):
+class IceRestarted(_Answer):
     """200 of restart: our new generation. `candidates` are the values of `a=candidate` lines."""
 
     ufrag: IceUfrag
@@ -113,7 +140,7 @@ class Trickle(_Model):
     end_of_candidates: bool = False
 
 
-class SessionPath(_Model):
+class SessionPath(_Answer):
     """How a call travels, for support and the demo page."""
 
     relay: str | None = Field(
@@ -126,7 +153,7 @@ class SessionPath(_Model):
     worker: int
 
 
-class Timings(_Model):
+class Timings(_Answer):
     """Milliseconds from the arrival of the offer; None until it happened."""
 
     answer_ms: float | None = None
@@ -136,7 +163,7 @@ class Timings(_Model):
     first_audio_out_ms: float | None = None
 
 
-class SessionInfo(_Model):
+class SessionInfo(_Answer):
     """`GET /sessions/{id}`."""
 
     session_id: SessionIdText
@@ -155,7 +182,7 @@ class SessionInfo(_Model):
     observers: int = Field(default=0, ge=0, description="how many look on at its events")
 
 
-class SessionList(_Model):
+class SessionList(_Answer):
     """`GET /sessions?tenant=&limit=&after=`: a tenant's live sessions in the order of their ids, from `after` on.
 
     Ids are random, so the order says nothing; but it is one order for all transceivers, and pages need no more.
@@ -165,14 +192,14 @@ class SessionList(_Model):
     has_more: bool
 
 
-class SessionEnded(_Model):
+class SessionEnded(_Answer):
     """200 of `DELETE /sessions/{id}` and of `DELETE /requests/{request_id}`."""
 
     session_id: SessionIdText
     reason: str
 
 
-class ErrorBody(_Model):
+class ErrorBody(_Answer):
     """The object inside an error answer; the same shape as in the public API."""
 
     type: str
@@ -181,7 +208,7 @@ class ErrorBody(_Model):
     param: str | None = None
 
 
-class ErrorAnswer(_Model):
+class ErrorAnswer(_Answer):
     """Any answer that is not 2xx."""
 
     error: ErrorBody

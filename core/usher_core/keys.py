@@ -142,16 +142,18 @@ class HeldKey:
     `id` is the letter of an ice key; `clusters` are the cluster ids of an ice key, empty for others.
     """
 
-    list: Literal["ice", "hop"]
+    list: Literal["ice", "hop", "store"]
     id: str
     state: str
     clusters: tuple[int, ...] = ()
 
 
 def held_keys(file: KeyFile) -> tuple[HeldKey, ...]:
-    """Return what to report of the ice and hop keys in a key file."""
+    """Return what to report of the ice, hop and store keys in a key file."""
     ice = (HeldKey("ice", key.letter, key.state, key.clusters) for key in file.ice)
-    return (*ice, *(HeldKey("hop", str(key.id), key.state) for key in file.hop))
+    hop = (HeldKey("hop", str(key.id), key.state) for key in file.hop)
+    store = (HeldKey("store", str(key.id), key.state) for key in file.store)
+    return (*ice, *hop, *store)
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,7 +132,8 @@ def _describe_one(settings: type[BaseSettings], fault: ErrorDetails) -> str:
         return expected
     name = str(fault["loc"][0])
     value = fault["input"]
-    is_secret = "SecretStr" in str(settings.model_fields[name].annotation)
+    field = settings.model_fields[name]
+    is_secret = "SecretStr" in str(field.annotation) or not field.repr
     # Rules of ours mostly quote the value themselves.
     is_quoted = fault["type"] == "value_error" and str(value) in message
     quoted = "" if is_secret or is_quoted or not isinstance(value, str) else f" {value!r:.{_MAX_QUOTED}}"

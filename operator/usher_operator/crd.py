@@ -187,6 +187,7 @@ def _with_defaults(part: Schema) -> Schema:
 
     Lists get none, nor objects whose fields belong together: who applies `minAvailable` later would find a
     `maxUnavailable` beside it that nobody wrote. The operator knows those defaults, and the descriptions say them.
+    An object that may be missing stays missing.
     """
     result = {name: value for name, value in part.items() if name != "default"}
     if "items" in part:
@@ -197,9 +198,9 @@ def _with_defaults(part: Schema) -> Schema:
     if isinstance(default, int) or (isinstance(default, str) and default):
         result["default"] = default
         result["description"] += f" Default: {default if isinstance(default, str) else json.dumps(default)}."
-    elif inner := {
-        name: field["default"] for name, field in result.get("properties", {}).items() if "default" in field
-    }:
+    elif (default is not None or "default" not in part) and (
+        inner := {name: field["default"] for name, field in result.get("properties", {}).items() if "default" in field}
+    ):
         result["default"] = inner
     return result
 

@@ -109,7 +109,7 @@ class _Relay:
         sources = {"routes": self._routes.status, "keys": keys.file.status}
         if peering is not None:
             sources["peers"] = peering.status
-        registry = relay_registry(engine, sources)
+        registry = relay_registry(engine, sources, with_store=recovery is not None)
         if peering is not None:
             registry.register(PeersCollector(peering.endpoints))
         for collector in self._routes.collectors():

@@ -14,17 +14,23 @@ from usher_shell.watched_file import SourceStatus
 
 
 class RelayCollector(Collector):
-    """Turns what engine and sources know into metrics; `sources` are `routes` and `keys`."""
+    """Turns what engine and sources know into metrics; `sources` are `routes` and `keys`.
 
-    def __init__(self, engine: Engine, sources: Mapping[str, Callable[[], SourceStatus]]) -> None:
+    `with_store` is whether a store of mappings is asked: nobody else sees what there is to count of one.
+    """
+
+    def __init__(
+        self, engine: Engine, sources: Mapping[str, Callable[[], SourceStatus]], *, with_store: bool = False
+    ) -> None:
         self._engine = engine
         self._sources = sources
+        self._with_store = with_store
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics."""
         snapshot = self._engine.snapshot()
         yield InfoMetricFamily("usher_relay_engine", "Engine of the data path", {"engine": self._engine.name})
-        yield from _traffic(snapshot)
+        yield from _traffic(snapshot, with_store=self._with_store)
         yield from _flows(snapshot)
         yield from _routes(snapshot)
         yield _keys(snapshot)
@@ -50,14 +56,16 @@ class RelayCollector(Collector):
         yield from (receive, send, drops)
 
 
-def relay_registry(engine: Engine, sources: Mapping[str, Callable[[], SourceStatus]]) -> CollectorRegistry:
+def relay_registry(
+    engine: Engine, sources: Mapping[str, Callable[[], SourceStatus]], *, with_store: bool = False
+) -> CollectorRegistry:
     """Return a registry of its own with the relay's metrics."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(RelayCollector(engine, sources))
+    registry.register(RelayCollector(engine, sources, with_store=with_store))
     return registry
 
 
-def _traffic(snapshot: Snapshot) -> Iterator[Metric]:
+def _traffic(snapshot: Snapshot, *, with_store: bool) -> Iterator[Metric]:
     counters = snapshot.counters
     labels = ("direction",)
     batches = CounterMetricFamily("usher_relay_batches", "Batches that datagrams were received in", labels=labels)
@@ -82,14 +90,15 @@ def _traffic(snapshot: Snapshot) -> Iterator[Metric]:
     lookups.add_metric(("asked",), counters.questions)
     lookups.add_metric(("found_address",), counters.found_by_address)
     lookups.add_metric(("found_ssrc",), counters.found_by_ssrc)
-    lookups.add_metric(("asked_store",), counters.store_asked)
-    lookups.add_metric(("skipped_store",), counters.store_skipped)
-    lookups.add_metric(("found_store",), counters.store_found)
-    lookups.add_metric(("found_loaded",), counters.store_loaded)
+    if with_store:
+        lookups.add_metric(("asked_store",), counters.store_asked)
+        lookups.add_metric(("skipped_store",), counters.store_skipped)
+        lookups.add_metric(("found_store",), counters.store_found)
+        lookups.add_metric(("found_loaded",), counters.store_loaded)
+        yield CounterMetricFamily(
+            "usher_relay_unnamed_flows", "Flows that could not be named to Redis in time", value=counters.store_unnamed
+        )
     yield lookups
-    yield CounterMetricFamily(
-        "usher_relay_unnamed_flows", "Flows that could not be named to Redis in time", value=counters.store_unnamed
-    )
     yield _gauge(
         "usher_relay_waiting_bytes",
         "Client datagrams that wait for an answer of Redis or of a transceiver",

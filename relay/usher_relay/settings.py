@@ -149,8 +149,8 @@ class RelaySettings(RouteSettings):
         default=1_000,
         ge=10,
         le=10_000,
-        description="such questions per second in all, one for each unknown address, as every one goes to all of them; with"
-        " more than 16 transceivers accordingly fewer, so that no more datagrams leave. So many may come at once",
+        description="such questions per second in all, one for each unknown address; every one goes to all of them, so"
+        " with more than 16 there are accordingly fewer after a burst of so many",
     )
 
     redis_url: SecretStr | None = Field(

@@ -6,7 +6,9 @@ The file has one key a line. Blank lines and lines that start with `#` do not co
     name:key               a key in plain text
     key                    the same, of the tenant `default`
 
-After it, limits of the tenant may stand: `rate=5` (requests a second) and `calls=20` (at once), or `none` for no limit.
+After it, limits of the tenant may stand: `rate=5` (requests a second) and `calls=20` (at once), or `none` for no limit;
+and a policy of events for this key alone: `policy=browser`, or `allow=`, `deny=` and `private=` with names between
+commas (`usher_core.event_policy`).
 
 Why plain SHA-256, without salt, pepper or stretching: those protect secrets that can be guessed. A key of 256 random
 bits can't be, and two keys never are alike; a slow hash would only make every request slow. So only keys that
@@ -22,7 +24,8 @@ import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from usher_core.errors import LocalError
+from usher_core.errors import LocalError, RemoteError
+from usher_core.event_policy import CLIENT_EVENTS, OPEN, PRESETS, PRIVATE_FIELDS, EventPolicy, parse_event_policy_text
 
 DEFAULT_TENANT = "default"
 SECRET_PREFIX = "ek_"
@@ -37,6 +40,7 @@ _KEY = re.compile(r"[!-9;-~]+")  # printable ASCII without the colon, which ends
 _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
 _RATE = re.compile(r"[0-9]{1,6}(\.[0-9]{1,3})?")
 _CALLS = re.compile(r"[0-9]{1,7}")
+_POLICY_OPTIONS = ("policy", "allow", "deny", "private")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,14 @@ class TenantLimits:
     calls: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """Whose key it is, and what those who hold it may do with the events of a call."""
+
+    tenant: str
+    policy: EventPolicy = OPEN
+
+
 class ApiKeys:
     """Keys by the HMAC of their SHA-256 under a key that is drawn at the start.
 
@@ -59,26 +71,26 @@ class ApiKeys:
     one tenant: that is how a key is replaced.
 
     Args:
-        keys: (tenant, SHA-256 of the key).
+        keys: (what is known of a key, SHA-256 of the key).
         limits: what stands in the file beside keys, by tenant: values by the names `rate` and `calls`.
     """
 
     def __init__(
         self,
-        keys: Iterable[tuple[str, bytes]] = (),
+        keys: Iterable[tuple[ApiKey, bytes]] = (),
         limits: Mapping[str, Mapping[str, float | int | None]] | None = None,
     ) -> None:
         self._blind = secrets.token_bytes(32)
-        self._tenants = {self._blinded(digest): tenant for tenant, digest in keys}
+        self._keys = {self._blinded(digest): key for key, digest in keys}
         self._limits = limits or {}
 
     def __len__(self) -> int:
         """Return the number of keys."""
-        return len(self._tenants)
+        return len(self._keys)
 
-    def tenant(self, key: str) -> str | None:
-        """Return whose key it is, or None."""
-        return self._tenants.get(self._blinded(digest_of(key)))
+    def find(self, key: str) -> ApiKey | None:
+        """Return what is known of a key, or None."""
+        return self._keys.get(self._blinded(digest_of(key)))
 
     def limits(self, tenant: str, default: TenantLimits) -> TenantLimits:
         """Return the limits of a tenant: its own where the file has some, else the default ones."""
@@ -110,7 +122,7 @@ def hashed_line(name: str, key: str) -> str:
 
 def parse_api_keys(text: str) -> ApiKeys:
     """Parse the file. Raises LocalError that names the line and never quotes it."""
-    names: dict[bytes, str] = {}
+    keys: dict[bytes, ApiKey] = {}
     limits: dict[str, dict[str, float | int | None]] = {}
     for number, raw in enumerate(text.splitlines(), start=1):
         line = raw.strip()
@@ -119,17 +131,19 @@ def parse_api_keys(text: str) -> ApiKeys:
         where = f"line {number} of the API keys"
         entry, *options = line.split()
         name, digest = _parse_entry(entry, where)
-        if names.setdefault(digest, name) != name:
-            raise LocalError(f"{where}: this key already has another name")
-        if len(names) > MAX_KEYS:
+        words = [option for option in options if option.partition("=")[0] in _POLICY_OPTIONS]
+        key = ApiKey(name, _parse_policy(words, where))
+        if (known := keys.setdefault(digest, key)) != key:
+            raise LocalError(f"{where}: this key already has another {'name' if known.tenant != name else 'policy'}")
+        if len(keys) > MAX_KEYS:
             raise LocalError(f"there are more than {MAX_KEYS} API keys")
-        for option in options:
+        for option in (option for option in options if option not in words):
             limit, value = _parse_option(option, where)
             if limits.setdefault(name, {}).setdefault(limit, value) != value:
                 raise LocalError(f"{where}: another line gives this name another {limit}=")
-    if not names:
+    if not keys:
         raise LocalError("the file of API keys has no key in it", "write one `name:key` a line")
-    return ApiKeys(((name, digest) for digest, name in names.items()), limits)
+    return ApiKeys(((key, digest) for digest, key in keys.items()), limits)
 
 
 def check_api_key(key: str, where: str) -> None:
@@ -165,7 +179,21 @@ def _parse_option(option: str, where: str) -> tuple[str, float | int | None]:
         return limit, float(value)
     if limit == "calls" and _CALLS.fullmatch(value) and int(value) > 0:
         return limit, int(value)
-    raise LocalError(f"{where}: after the key only rate=NUMBER and calls=NUMBER may stand, above 0, or none")
+    raise LocalError(
+        f"{where}: after the key only rate=NUMBER and calls=NUMBER may stand, above 0, or none; and policy=, allow=, "
+        "deny= and private="
+    )
+
+
+def _parse_policy(words: list[str], where: str) -> EventPolicy:
+    try:
+        return parse_event_policy_text(" ".join(word.removeprefix("policy=") for word in words))
+    except RemoteError:
+        # Its message quotes a name, and a line of this file is never quoted.
+        raise LocalError(
+            f"{where}: its policy of events is expected to be policy={'|'.join(PRESETS)}, or names between commas: "
+            f"allow= and deny= of {', '.join(CLIENT_EVENTS)}, private= of {', '.join(PRIVATE_FIELDS)}"
+        ) from None
 
 
 def _check_name(name: str, where: str) -> None:

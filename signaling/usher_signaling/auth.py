@@ -7,6 +7,8 @@ Rules:
 * A JWT of the issuer that the settings name may do what an ephemeral key may.
 * Without keys (loopback only) every caller is the tenant `local`. An ephemeral key of ours counts even then, so that
   its session is used; any other Authorization is not looked at.
+* Each caller has a policy of events: that of its API key, or the one sealed into its ephemeral key. Ephemeral keys and
+  JWTs, which pages hold, are bound by the one of the settings as well.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from enum import StrEnum
 from typing import Any
 
 from usher_core.errors import RemoteError
+from usher_core.event_policy import OPEN, EventPolicy
 from usher_core.sealed import Sealer
 from usher_signaling.api_keys import SECRET_PREFIX, ApiKeys
 from usher_signaling.client_secrets import ClientSecret, open_secret
@@ -53,6 +56,7 @@ class Caller:
         session: the one sealed into an ephemeral key.
         metadata: the same.
         secret: the ephemeral key itself, by which `--secrets-once` knows it again.
+        policy: what the caller may do with events.
     """
 
     tenant: str
@@ -60,10 +64,16 @@ class Caller:
     session: dict[str, Any] = field(default_factory=dict, repr=False)
     metadata: dict[str, str] = field(default_factory=dict, repr=False)
     secret: EphemeralKey | None = field(default=None, repr=False)
+    policy: EventPolicy = OPEN
+
+    @property
+    def is_client(self) -> bool:
+        """Whether it is by an ephemeral key or a JWT: those are for pages, which no tenant's server vouches for."""
+        return self.kind in (CallerKind.CLIENT_SECRET, CallerKind.JWT)
 
     def require_api_key(self) -> None:
         """Refuse an ephemeral key and a JWT. Raises ApiError 403."""
-        if self.kind in (CallerKind.CLIENT_SECRET, CallerKind.JWT):
+        if self.is_client:
             raise ApiError(403, "api_key_required", "An ephemeral key or a JWT may not do this: use an API key.")
 
 
@@ -75,6 +85,7 @@ class Authenticator:
         sealer: the sealer now.
         clock: Unix seconds.
         jwt: checks JWTs, None where none are taken.
+        client_policy: binds all ephemeral keys and JWTs.
     """
 
     def __init__(
@@ -83,8 +94,10 @@ class Authenticator:
         sealer: Callable[[], Sealer],
         clock: Callable[[], float],
         jwt: JwtVerifier | None = None,
+        client_policy: EventPolicy = OPEN,
     ) -> None:
         self._keys = keys
+        self._client_policy = client_policy
         self._jwt = jwt
         self._sealer = sealer
         self._clock = clock
@@ -98,18 +111,19 @@ class Authenticator:
                 raise _unauthorised("client_secret_expired", "This ephemeral key has expired. Ask for a new one.")
             assert token is not None
             key = EphemeralKey(token, secret.expires_at)
-            return Caller(secret.tenant, CallerKind.CLIENT_SECRET, secret.session, secret.metadata, key)
+            policy = secret.policy.narrowed(self._client_policy)
+            return Caller(secret.tenant, CallerKind.CLIENT_SECRET, secret.session, secret.metadata, key, policy)
         if self._keys is None:
             return Caller(LOCAL_TENANT, CallerKind.KEYLESS)
         if token is None:
             raise _unauthorised(
                 "invalid_api_key", "You sent no API key. Put one into the header: Authorization: Bearer YOUR_KEY."
             )
-        tenant = self._keys().tenant(token)
-        if tenant is not None:
-            return Caller(tenant, CallerKind.API_KEY)
+        known = self._keys().find(token)
+        if known is not None:
+            return Caller(known.tenant, CallerKind.API_KEY, policy=known.policy)
         if self._jwt is not None and token.count(".") == 2 and not token.startswith(SECRET_PREFIX):
-            return Caller(_jwt_tenant(self._jwt, token, expired_too), CallerKind.JWT)
+            return Caller(_jwt_tenant(self._jwt, token, expired_too), CallerKind.JWT, policy=self._client_policy)
         raise _unauthorised("invalid_api_key", "This API key is not known here. Check it for missing characters.")
 
     def _secret(self, token: str | None) -> ClientSecret | None:

@@ -139,8 +139,10 @@ class Calls:
         addresses = self._directory.addresses(offer.region)
         if not addresses:
             raise unavailable("no_address", self._why_no_address())
-        # What the tenant's server has fixed in the key, the page that holds the key can't change.
-        session = merge(offer.session, caller.session)
+        # What the tenant's server has fixed in the key, the page that holds the key can't change; and where its policy
+        # lets it not update the session later, it may not begin with another one.
+        own = caller.policy.settable(offer.session) if caller.is_client else offer.session
+        session = merge(own, caller.session)
         request = CreateSession(
             request_id=secrets.token_urlsafe(16),
             offer=offer.sdp,
@@ -150,6 +152,7 @@ class Calls:
             backend=choose_backend(session, self._settings.backends, self._settings.backend),
             traceparent=offer.traceparent,
             metadata=caller.metadata,
+            event_policy=caller.policy,
         )
         transceiver, created = await self._create(request, offer.region)
         if offer.region not in ("", transceiver.region):
@@ -188,10 +191,10 @@ class Calls:
         except TransceiverError as error:
             _raise_control_error(error)
 
-    async def observe(self, call: OwnedCall) -> ClientConnection:
-        """Look on at a call; the caller closes the connection. Raises ApiError."""
+    async def observe(self, caller: Caller, call: OwnedCall) -> ClientConnection:
+        """Look on at a call as the caller's policy allows; the caller closes the connection. Raises ApiError."""
         try:
-            return await self._client.observe(call.owner.http, call.id.session_id)
+            return await self._client.observe(call.owner.http, call.id.session_id, caller.policy)
         except TransceiverError as error:
             if isinstance(error, RefusedError) and error.status == 429:
                 message = "As many side-bands as allowed look on at this call already."

@@ -1,6 +1,7 @@
 """Ephemeral keys `ek_…`: sealed, so that any replica can check one without a store.
 
-One stands for its tenant until it expires and carries the session and the metadata that the tenant's server chose.
+One stands for its tenant until it expires and carries the session, the metadata and the policy of events that the
+tenant's server chose.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import ValidationError
+
 from usher_core.errors import RemoteError
+from usher_core.event_policy import OPEN, EventPolicy
 from usher_core.sealed import Sealer
 from usher_signaling.api_keys import SECRET_PREFIX
 
@@ -31,12 +35,14 @@ class ClientSecret:
         expires_at: Unix seconds from which it places no more.
         session: the session configuration, as given.
         metadata: what the tenant's server wants its backend to know of each call.
+        policy: what its holder may do with events, never more than the API key that made it.
     """
 
     tenant: str
     expires_at: int
     session: dict[str, Any] = field(default_factory=dict)
     metadata: dict[str, str] = field(default_factory=dict)
+    policy: EventPolicy = OPEN
 
 
 def seal_secret(sealer: Sealer, secret: ClientSecret, nonce: bytes, now: float) -> str:
@@ -49,6 +55,7 @@ def seal_secret(sealer: Sealer, secret: ClientSecret, nonce: bytes, now: float) 
         "expires_at": secret.expires_at,
         "session": secret.session,
         "metadata": secret.metadata,
+        "policy": secret.policy.as_json(),
     }
     packed = zlib.compress(json.dumps(content, separators=(",", ":")).encode(), 9)
     # Sealed and in base64 it grows by 29 bytes and a third.
@@ -67,7 +74,12 @@ def open_secret(sealer: Sealer, text: str) -> ClientSecret:
         raise RemoteError("sealed", "an ephemeral key is shorter")
     unpacked = zlib.decompressobj().decompress(sealer.open(SECRET_PREFIX, text), MAX_OPENED_LENGTH)
     content = json.loads(unpacked)
-    return ClientSecret(content["tenant"], content["expires_at"], content["session"], content.get("metadata", {}))
+    try:
+        policy = EventPolicy.model_validate(content.get("policy", {}))
+    except ValidationError:
+        raise RemoteError("sealed", "another version made this ephemeral key") from None
+    metadata = content.get("metadata", {})
+    return ClientSecret(content["tenant"], content["expires_at"], content["session"], metadata, policy)
 
 
 def parse_metadata(value: Any) -> dict[str, str]:

@@ -16,6 +16,7 @@ from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
 
+from usher_core.event_policy import MAX_NAME_LENGTH, MAX_NAMES, PRESETS, PRIVATE_FIELDS
 from usher_core.internal_api import MAX_PAGE, MAX_SDP, State, Timings
 from usher_signaling.bodies import FRAGMENT, JSON, MULTIPART, SDP
 from usher_signaling.client_secrets import MAX_METADATA, MAX_METADATA_NAME, MAX_METADATA_VALUE
@@ -58,6 +59,21 @@ _METADATA: Object = {
     "maxProperties": MAX_METADATA,
     "propertyNames": {"maxLength": MAX_METADATA_NAME},
     "additionalProperties": {**_TEXT, "maxLength": MAX_METADATA_VALUE},
+}
+_EVENT_TYPES: Object = {"type": "array", "maxItems": MAX_NAMES, "items": {**_TEXT, "maxLength": MAX_NAME_LENGTH}}
+_EVENT_POLICY: Object = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "allow": {**_EVENT_TYPES, "description": "types of events that may be sent; all without it"},
+        "deny": {**_EVENT_TYPES, "description": "types of events that may not be sent"},
+        "private": {
+            "type": "array",
+            "maxItems": MAX_NAMES,
+            "items": {"enum": list(PRIVATE_FIELDS)},
+            "description": "fields that are neither seen nor set",
+        },
+    },
 }
 _SECONDS: Object = {"type": "number", "description": "seconds"}
 _HEADERS: dict[int, Object] = {
@@ -259,6 +275,10 @@ _SCHEMAS: dict[str, Object] = {
             },
             "session": _ref("SessionOrNull"),
             "metadata": {**_METADATA, "type": ["object", "null"]},
+            "event_policy": {
+                "anyOf": [_ref("EventPolicy"), {"enum": list(PRESETS)}, {"type": "null"}],
+                "description": "narrows that of the API key",
+            },
         },
     },
     "Secret": {
@@ -269,8 +289,10 @@ _SCHEMAS: dict[str, Object] = {
             "expires_at": {"type": "integer", "description": "Unix seconds"},
             "session": _ref("Session"),
             "metadata": _METADATA,
+            "event_policy": {**_ref("EventPolicy"), "description": "what the key may do; anything without it"},
         },
     },
+    "EventPolicy": _EVENT_POLICY,
     "ModelList": _list({"type": "object", "required": ["id", "object"], "properties": {"id": _TEXT}}),
     "Fleet": {"type": "object", "required": ["relays", "transceivers"]},
 }

@@ -17,7 +17,7 @@ from usher_core.internal_api import parse_token
 from usher_core.keys import newest_active, parse_key_file
 from usher_core.sealed import Sealer
 from usher_shell.watched_file import WatchedFile
-from usher_signaling.api_keys import DEFAULT_TENANT, ApiKeys, check_api_key, digest_of, parse_api_keys
+from usher_signaling.api_keys import DEFAULT_TENANT, ApiKey, ApiKeys, check_api_key, digest_of, parse_api_keys
 from usher_signaling.auth import Authenticator
 from usher_signaling.calls import Calls
 from usher_signaling.directory import Directory
@@ -117,7 +117,7 @@ def build_services(
         files.append(key_file)
         api_keys = lambda: key_file.value  # noqa: E731
     elif settings.api_key is not None:
-        only_key = ApiKeys([(DEFAULT_TENANT, digest_of(_checked_key(settings)))])
+        only_key = ApiKeys([(ApiKey(DEFAULT_TENANT), digest_of(_checked_key(settings)))])
         api_keys = lambda: only_key  # noqa: E731
     elif settings.jwks_file is not None:
         no_key = ApiKeys()  # callers need a JWT then
@@ -162,7 +162,7 @@ def build_services(
         clock=clock,
         metrics=metrics,
         sealer=sealer,
-        authenticator=Authenticator(api_keys, sealer, clock, jwt),
+        authenticator=Authenticator(api_keys, sealer, clock, jwt, settings.event_policy_of_clients),
         client=client,
         directory=directory,
         regions=regions,

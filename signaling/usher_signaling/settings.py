@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 
-from usher_core.errors import LocalError, describe
+from usher_core.errors import LocalError, RemoteError, describe
+from usher_core.event_policy import EventPolicy, parse_event_policy_text
 from usher_core.ids import is_loopback_host, split_host_port
 from usher_core.internal_api import AdvertisedAddress
 from usher_core.route_settings import MAX_NAMESPACES, RouteSettings, check_namespaces
@@ -116,6 +117,13 @@ class SignalingSettings(RouteSettings):
     )
     jwt_tenant_claim: str = Field(
         default="sub", min_length=1, max_length=128, description="claim of a JWT that has the tenant's name"
+    )
+
+    client_policy: str = Field(
+        default="",
+        max_length=4096,
+        description="policy of events that binds all ephemeral keys and JWTs beside their own: browser, or lists as "
+        "allow=response.*,acme.form deny=session.update private=instructions,tools. None: only their own",
     )
 
     rate_limit: float | None = Field(
@@ -314,6 +322,15 @@ class SignalingSettings(RouteSettings):
             raise ValueError("region_header is believed from nobody: name the proxies with --trusted-proxies")
         return self
 
+    @field_validator("client_policy")
+    @classmethod
+    def _is_event_policy(cls, value: str) -> str:
+        try:
+            parse_event_policy_text(value)
+        except RemoteError as error:
+            raise ValueError(error.message) from None
+        return value
+
     @field_validator("jwt_algorithms")
     @classmethod
     def _are_algorithms(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -363,6 +380,11 @@ class SignalingSettings(RouteSettings):
     def is_keyless(self) -> bool:
         """Whether callers need no key: told so, or no key given (the validator has made sure of loopback)."""
         return self.api_keys_file is None and self.api_key is None and self.jwks_file is None
+
+    @property
+    def event_policy_of_clients(self) -> EventPolicy:
+        """What binds all ephemeral keys and JWTs."""
+        return parse_event_policy_text(self.client_policy)
 
     @property
     def advertised(self) -> tuple[RegionalAddress, ...]:

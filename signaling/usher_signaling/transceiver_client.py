@@ -12,8 +12,10 @@ from pydantic import BaseModel, ValidationError
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI
 
+from usher_core.event_policy import EventPolicy
 from usher_core.internal_api import (
     BASE_PATH,
+    EVENT_POLICY_HEADER,
     CreateSession,
     ErrorAnswer,
     ErrorBody,
@@ -109,13 +111,19 @@ class TransceiverClient:
         query = httpx.QueryParams(tenant=tenant, limit=limit, after=after)
         return await self._ask("GET", f"{base}{BASE_PATH}/sessions?{query}", SessionList, within)
 
-    async def observe(self, base: str, session_id: str) -> ClientConnection:
-        """Look on at a session: what goes to its client, without what the client sends. The caller closes it."""
+    async def observe(self, base: str, session_id: str, policy: EventPolicy) -> ClientConnection:
+        """Look on at a session: what goes to its client, without what the client sends. The caller closes it.
+
+        The policy is the observer's own.
+        """
         url = f"{base}{BASE_PATH}/sessions/{session_id}/events?client_events=false"
         try:
             return await connect(
                 url.replace("http", "ws", 1),
-                additional_headers={"Authorization": f"Bearer {self._token()}"},
+                additional_headers={
+                    "Authorization": f"Bearer {self._token()}",
+                    EVENT_POLICY_HEADER: policy.model_dump_json(exclude_defaults=True),
+                },
                 proxy=None,
                 compression=None,
                 max_size=MAX_ANSWER,
@@ -178,7 +186,8 @@ class TransceiverClient:
         content: Any = None
         if body is not None:
             headers["Content-Type"] = "application/json"
-            content = body.model_dump_json()
+            # What is left out has its default, so an older transceiver refuses a field only where it is needed.
+            content = body.model_dump_json(exclude_defaults=True)
         try:
             # httpx limits each phase; the caller needs a limit on the whole.
             async with asyncio.timeout(within):

@@ -131,6 +131,15 @@ def node_modules(request: pytest.FixtureRequest) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def bundle(node_modules: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("bundle") / "agents.js"
+    esbuild = node_modules / ".bin" / "esbuild"
+    command = [str(esbuild), "agents.js", "--bundle", "--format=esm", "--log-level=error", f"--outfile={out}"]
+    subprocess.run(command, cwd=HERE, check=True, timeout=60)
+    return out
+
+
 @pytest.fixture
 def other_origin(tmp_path: Path) -> Iterator[tuple[Path, str]]:
     """A folder and the address a plain web server shows it at: a page of another origin than usher's."""
@@ -146,3 +155,14 @@ def other_origin(tmp_path: Path) -> Iterator[tuple[Path, str]]:
         yield folder, f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
         thread.join()
+
+
+@pytest.fixture
+def agent_site(bundle: Path, other_origin: tuple[Path, str]) -> str:
+    """The address of a page, of another origin than usher's, that has loaded the library."""
+    folder, url = other_origin
+    (folder / "agents.js").write_bytes(bundle.read_bytes())
+    (folder / "index.html").write_text(
+        '<!doctype html><audio autoplay></audio><script type="module" src="agents.js"></script>'
+    )
+    return url

@@ -36,15 +36,15 @@ def write_tone(path: Path, seconds: int = 4) -> None:
         file.writeframes((samples * 32767).astype("<i2").tobytes())
 
 
-def hear(recording: dict[str, Any]) -> Heard:
-    """What `ear.listen()` of ear.js returned."""
+def hear(recording: dict[str, Any], hertz: float = TONE_HZ) -> Heard:
+    """What `ear.listen()` of ear.js returned, and how much of it is a tone."""
     rate = recording["rate"]
     samples = np.frombuffer(base64.b64decode(recording["pcm"]), "<i2") / 32768
     skipped = recording["skipped"]
     assert skipped < 20 * len(samples) / rate, f"the recorder itself lost {skipped} ms, more than 2 %"
     size = round(rate * BLOCK_S)
     blocks = samples[: len(samples) // size * size].reshape(-1, size)
-    holds_tone = _tone_share(blocks, rate) > 0.9
+    holds_tone = _tone_share(blocks, rate, hertz) > 0.9
     level_db = 10 * np.log10(np.mean(blocks**2, axis=1) + 1e-12)
     holds_tone &= np.abs(level_db - np.median(level_db)) < 6
     gaps = [len(list(run)) for tone, run in groupby(holds_tone) if not tone]
@@ -57,9 +57,9 @@ def hear(recording: dict[str, Any]) -> Heard:
     )
 
 
-def _tone_share(blocks: NDArray[np.float64], rate: int) -> NDArray[np.float64]:
+def _tone_share(blocks: NDArray[np.float64], rate: int, hertz: float) -> NDArray[np.float64]:
     """How much of each block's energy a sine of the tone's pitch explains (least squares)."""
-    phase = 2 * np.pi * TONE_HZ * np.arange(blocks.shape[1]) / rate
+    phase = 2 * np.pi * hertz * np.arange(blocks.shape[1]) / rate
     basis, _ = np.linalg.qr(np.column_stack([np.sin(phase), np.cos(phase)]))
     explained = np.sum((blocks @ basis) ** 2, axis=1)
     return np.asarray(explained / (np.sum(blocks**2, axis=1) + 1e-9))

@@ -59,6 +59,19 @@ def usher_up(folder: Path, *flags: str, key: str = "", modules: Path | None = No
                 raise
 
 
+async def ephemeral_key(page: Page, usher: Stack, model: str = "echo", **more: Any) -> str:
+    """What a product's own server asks for before it hands the page to a person."""
+    response = await page.request.post(
+        f"{usher.url}/v1/realtime/client_secrets",
+        headers=usher.authorization,
+        data={"session": {"type": "realtime", "model": model}, **more},
+    )
+    assert response.status == 200, await response.text()
+    key: str = (await response.json())["value"]
+    assert key.startswith("ek_")
+    return key
+
+
 async def end_on_server(page: Page, call_url: str, headers: dict[str, str] | None = None) -> str:
     """Waits until the server says that the call has ended; returns the reason it gives."""
     async with asyncio.timeout(5):

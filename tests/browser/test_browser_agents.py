@@ -1,50 +1,13 @@
 """The unmodified npm package @openai/agents-realtime in Chromium, pointed at usher."""
 
-import subprocess
-from pathlib import Path
-
 import pytest
 import pytest_asyncio
 from playwright.async_api import Page
 
-from tests.browser.conftest import HERE
 from tests.browser.hearing import TONE_DB, TONE_HZ, hear
-from tests.browser.stack import Stack, end_on_server
+from tests.browser.stack import Stack, end_on_server, ephemeral_key
 
 pytestmark = [pytest.mark.timed, pytest.mark.needs("chromium", "node"), pytest.mark.asyncio(loop_scope="module")]
-
-
-@pytest.fixture(scope="session")
-def bundle(node_modules: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("bundle") / "agents.js"
-    esbuild = node_modules / ".bin" / "esbuild"
-    command = [str(esbuild), "agents.js", "--bundle", "--format=esm", "--log-level=error", f"--outfile={out}"]
-    subprocess.run(command, cwd=HERE, check=True, timeout=60)
-    return out
-
-
-async def ephemeral_key(page: Page, usher: Stack) -> str:
-    """What a product's own server asks for before it hands the page to a person."""
-    response = await page.request.post(
-        f"{usher.url}/v1/realtime/client_secrets",
-        headers=usher.authorization,
-        data={"session": {"type": "realtime", "model": "echo"}},
-    )
-    assert response.status == 200, await response.text()
-    key: str = (await response.json())["value"]
-    assert key.startswith("ek_")
-    return key
-
-
-@pytest.fixture
-def agent_site(bundle: Path, other_origin: tuple[Path, str]) -> str:
-    """The address of a page, of another origin than usher's, that has loaded the library."""
-    folder, url = other_origin
-    (folder / "agents.js").write_bytes(bundle.read_bytes())
-    (folder / "index.html").write_text(
-        '<!doctype html><audio autoplay></audio><script type="module" src="agents.js"></script>'
-    )
-    return url
 
 
 @pytest_asyncio.fixture(loop_scope="module")

@@ -64,6 +64,17 @@ async def test_a_page_of_another_origin_gets_its_tone_back(bare_page: Page, ushe
     assert (await bare_page.evaluate("events[0].type")) == "session.created"
 
 
+async def test_every_packet_of_chromium_carries_a_copy_of_the_one_before(bare_page: Page, usher_with_key: Stack):
+    await call(bare_page, usher_with_key.calls_url, usher_with_key.key)
+    await until_heard(bare_page)
+
+    assert await bare_page.evaluate("pc.getSenders()[0].getParameters().codecs[0].mimeType") == "audio/red"
+    assert_whole(await listen(bare_page, 2))
+    sent = await bare_page.evaluate("ear.stat('outbound-rtp')")
+    assert sent["targetBitrate"] == pytest.approx(32_000, rel=0.1)
+    assert sent["bytesSent"] / sent["packetsSent"] > 1.7 * sent["targetBitrate"] / 8 / 50
+
+
 async def test_mdns_candidates_in_the_offer_do_no_harm(bare_page: Page, usher_with_key: Stack):
     placed = await call(bare_page, usher_with_key.calls_url, usher_with_key.key, complete=True)
     await until_heard(bare_page)

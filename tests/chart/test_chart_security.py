@@ -137,6 +137,62 @@ def test_policies_open_every_port_that_pools_may_have() -> None:
         assert {7280, 8280} <= sent
 
 
+def sends(policy: Object) -> Iterator[tuple[Any, list[Object] | None]]:
+    """Yield each TCP port that a policy lets its pods connect to, and where; None: anywhere."""
+    for rule in policy["spec"].get("egress", ()):
+        for port in rule["ports"]:
+            if port["protocol"] == "TCP":
+                yield port.get("port"), rule.get("to") or None
+
+
+def test_transceivers_reach_their_realtime_server_at_named_ports_and_addresses_alone() -> None:
+    closed = dict(sends(policies()["transceiver"]))
+    assert set(closed) == {53, 5353}
+    opened = dict(sends(policies("--set=networkPolicy.realtimePorts={443,8443}")["transceiver"]))
+    assert opened == {**closed, 443: None, 8443: None}
+    where = "--set=networkPolicy.realtimeTo[0].ipBlock.cidr=203.0.113.0/24"
+    named = dict(sends(policies("--set=networkPolicy.realtimePorts={443}", where)["transceiver"]))
+    assert named == {**closed, 443: [{"ipBlock": {"cidr": "203.0.113.0/24"}}]}
+
+
+def test_relays_reach_their_redis_at_named_ports_and_addresses_alone() -> None:
+    closed = dict(sends(policies()["relay"]))
+    assert set(closed) == {443, 6443}
+    opened = dict(sends(policies("--set=networkPolicy.relayRedisPorts={6379}")["relay"]))
+    assert opened == {**closed, 53: None, 5353: None, 6379: None}
+    where = "--set=networkPolicy.relayRedisTo[0].podSelector.matchLabels.app=redis"
+    named = dict(sends(policies("--set=networkPolicy.relayRedisPorts={6379}", where)["relay"]))
+    assert named[6379] == [{"podSelector": {"matchLabels": {"app": "redis"}}}]
+
+
+def test_a_pool_that_its_policy_would_cut_off_from_its_redis_is_refused() -> None:
+    pool = (
+        "--set=relay.pool.create=true",
+        "--set=relay.pool.spec.redis.urlSecretRef.name=redis",
+        "--set=relay.pool.spec.redis.urlSecretRef.key=url",
+    )
+    assert template(*pool).returncode == 0
+    outcome = template(*pool, "--set=networkPolicy.enabled=true")
+    assert outcome.returncode != 0
+    assert "set networkPolicy.relayRedisPorts to its port" in outcome.stderr
+    ports = "--set=networkPolicy.relayRedisPorts={6379}"
+    assert template(*pool, "--set=networkPolicy.enabled=true", ports).returncode == 0
+
+
+def test_a_pool_that_its_policy_would_cut_off_from_its_realtime_server_is_refused() -> None:
+    pool = (
+        "--set=transceiver.pool.create=true",
+        "--set=transceiver.pool.spec.backend.type=realtime",
+        "--set=transceiver.pool.spec.backend.realtime.url=wss://api.example.com",
+    )
+    assert template(*pool).returncode == 0
+    outcome = template(*pool, "--set=networkPolicy.enabled=true")
+    assert outcome.returncode != 0
+    assert "set networkPolicy.realtimePorts to its port" in outcome.stderr
+    for rule in ("networkPolicy.realtimePorts={443}", "networkPolicy.transceiverEgress[0].ports[0].port=443"):
+        assert template(*pool, "--set=networkPolicy.enabled=true", f"--set={rule}").returncode == 0
+
+
 POOLS = "relaypools, transceiverpools"
 OF_POOLS = {
     f"usher.fleet: {POOLS}": "get list watch patch",

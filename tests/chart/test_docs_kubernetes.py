@@ -128,7 +128,7 @@ def test_values_named_in_the_page_exist() -> None:
 
 
 def test_the_example_key_is_read_where_signaling_and_the_test_look() -> None:
-    (create,) = {line for line in COMMANDS if "create secret generic" in line}
+    (create,) = {line for line in COMMANDS if "create secret generic usher-api-keys" in line}
     keys = {
         word.partition("=")[2].partition("=")[0] for word in shlex.split(create) if word.startswith("--from-literal")
     }

@@ -79,6 +79,11 @@ def expression(**fields: Any) -> Spec:
     return selector({"matchExpressions": [fields]})
 
 
+def upstream(**fields: Any) -> Spec:
+    return {"backend": {"type": "realtime", "realtime": fields}}
+
+
+WEBSOCKET = "write a URL that begins with ws:// or wss://, without user, password, # or blanks"
 ADDRESS = "write an IP or a host name, with :PORT if it is not the listener's"
 REPLACE = "maxSurge and maxUnavailable can't both be 0: no pod could ever be replaced"
 PODS = "write a number of pods, 0 or more, or a percentage from 0% to 100%, such as 25%"
@@ -138,6 +143,10 @@ INVALID: list[tuple[str, Spec, str]] = [
     (RELAYS, {"datapath": {"engine": "Rust"}}, 'supported values: "Auto", "Native", "Python"'),
     (RELAYS, {"datapath": {"maxFlows": 0}}, "maxFlows in body should be greater than or equal to 10"),
     (RELAYS, {"datapath": {"hopMTU": 576}}, "no link carries less than 1280 bytes"),
+    (RELAYS, {"redis": {}}, "spec.redis.urlSecretRef: Required value"),
+    (RELAYS, {"redis": {"url": "redis://a"}}, 'unknown field "spec.redis.url"'),
+    (RELAYS, {"redis": {"urlSecretRef": {"name": "a", "key": ""}}}, "at least 1 chars long"),
+    (RELAYS, {"redis": {"urlSecretRef": {"name": "a", "key": "a b"}}}, "write a key as a Secret may have it"),
     (RELAYS, {"drain": {"gracePeriod": "29s"}}, "write a duration from 30s to 24h"),
     (RELAYS, {"strategy": {"maxSurge": 0, "maxUnavailable": 0}}, REPLACE),
     (RELAYS, {"strategy": {"maxSurge": "0%", "maxUnavailable": 0}}, REPLACE),
@@ -161,7 +170,18 @@ INVALID: list[tuple[str, Spec, str]] = [
     (TRANSCEIVERS, {"media": {"port": 80}}, "spec.media.port in body should be greater than or equal to 1024"),
     (TRANSCEIVERS, {"media": {"port": 7280}}, "port and httpPort must differ"),
     (TRANSCEIVERS, {"capacity": {"maxSessionsPerPod": 0}}, "should be greater than or equal to 1"),
-    (TRANSCEIVERS, {"backend": {"type": "my backend"}}, "write echo, parrot, or the name of an entry point"),
+    (TRANSCEIVERS, {"backend": {"type": "my backend"}}, "write echo, parrot, realtime, or the name of an entry point"),
+    (TRANSCEIVERS, {"backend": {"type": "realtime"}}, "type realtime needs the field realtime"),
+    (TRANSCEIVERS, {"backend": {"realtime": {"url": "ws://a"}}}, "the field realtime has a meaning only with type"),
+    (TRANSCEIVERS, upstream(), "spec.backend.realtime.url: Required value"),
+    (TRANSCEIVERS, upstream(url="https://a"), WEBSOCKET),
+    (TRANSCEIVERS, upstream(url="wss://user:password@a"), WEBSOCKET),
+    (TRANSCEIVERS, upstream(url="wss://a/ b"), WEBSOCKET),
+    (TRANSCEIVERS, upstream(url=f"wss://{'a' * 1024}"), "may not be more than 1024"),
+    (TRANSCEIVERS, upstream(url="ws://a", model="a b"), "write a model as letters, digits and"),
+    (TRANSCEIVERS, upstream(url="ws://a", truncate="usher"), 'supported values: "Usher", "Upstream"'),
+    (TRANSCEIVERS, upstream(url="ws://a", apiKeySecretRef={"name": "a"}), "apiKeySecretRef.key: Required value"),
+    (TRANSCEIVERS, upstream(url="ws://a", headersSecretRef={"name": "a", "key": "a/b"}), "write a key as a Secret may"),
     (TRANSCEIVERS, {"drain": {"gracePeriod": "25h"}}, "write a duration from 0s to 24h, as 90s, 5m or 1h30m"),
     (TRANSCEIVERS, {"drain": {"gracePeriod": 60}}, "gracePeriod in body must be of type string"),
     (TRANSCEIVERS, {"drain": {"gracePeriod": "60"}}, "write a duration from 0s to 24h"),
@@ -205,6 +225,8 @@ VALID: list[tuple[str, Spec]] = [
     (RELAYS, {"drain": {"gracePeriod": "30s"}, "podTemplate": {"spec": {"hostNetwork": False, "containers": []}}}),
     (TRANSCEIVERS, {}),
     (TRANSCEIVERS, {"replicas": 10_000, "clusterID": 65535, "backend": {"type": "parrot", "config": {"a": [1, {}]}}}),
+    (TRANSCEIVERS, upstream(url="wss://a.example:8443/v1/realtime?a=b", model="ft:gpt-4o:acme::7p4l")),
+    (TRANSCEIVERS, upstream(url="ws://[2001:db8::7]", apiKeySecretRef={"name": "mine", "key": "api-key"})),
     (TRANSCEIVERS, {"drain": {"gracePeriod": "0s"}, "maxSessionAge": "1h30m", "idleTimeout": "24h"}),
     (TRANSCEIVERS, {"disruption": {"minAvailable": "50%"}, "strategy": {"maxSurge": 0, "maxUnavailable": 1}}),
     (TRANSCEIVERS, {"resources": {"requests": {"cpu": 1, "memory": "256Mi"}, "limits": {"memory": "1Gi"}}}),
@@ -410,7 +432,7 @@ def test_explain_reads_like_documentation(namespace: Namespace) -> None:
     assert "Pod Security level is privileged. Default: LoadBalancer." in told
 
 
-@pytest.mark.parametrize("name", ["relaypool", "transceiverpool", "hpa"])
+@pytest.mark.parametrize("name", ["relaypool", "relaypool-redis", "transceiverpool", "transceiverpool-realtime", "hpa"])
 def test_examples_are_taken(namespace: Namespace, name: str) -> None:
     namespace.kubectl("apply", "--dry-run=server", f"--filename={ROOT / 'examples' / name}.yaml")
 

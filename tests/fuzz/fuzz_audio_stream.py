@@ -17,7 +17,7 @@ with instrumented():
 CODEC = load_codec()
 STEP = struct.Struct("!BhiB")  # what to do, sequence and timestamp relative to the stream's, length of what follows
 MAX_STEPS = 100
-SSRC, PAYLOAD_TYPE = 7, 111
+SSRC, PAYLOAD_TYPE, RED_PAYLOAD_TYPE = 7, 111, 63
 
 
 def one_input(data: bytes) -> None:
@@ -27,7 +27,14 @@ def one_input(data: bytes) -> None:
 
 def play(data: bytes, kind: str) -> None:
     frames: list[AudioFrame] = []
-    parameters = StreamParameters(ssrc=1, cname="fuzz", payload_type=PAYLOAD_TYPE, kind=kind)  # type: ignore[arg-type]
+    parameters = StreamParameters(
+        ssrc=1,
+        cname="fuzz",
+        payload_type=PAYLOAD_TYPE,
+        red_payload_type=RED_PAYLOAD_TYPE,
+        kind=kind,  # type: ignore[arg-type]
+        answers_nack=True,
+    )
     stream = AudioStream(parameters, CODEC, frames.append, now=0.0, random=Random(0))
     now, position = 0.0, 0
     for _ in range(MAX_STEPS):
@@ -46,7 +53,8 @@ def play(data: bytes, kind: str) -> None:
                 assert all(len(frame.data) == FRAME_BYTES for frame in frames if kind == "pcm")
             case 1:
                 ssrc = SSRC + (what >> 6)
-                packet = RtpPacket(PAYLOAD_TYPE, (1000 + sequence) & 0xFFFF, timestamp & 0xFFFFFFFF, ssrc, body)
+                payload_type = RED_PAYLOAD_TYPE if what & 4 else PAYLOAD_TYPE
+                packet = RtpPacket(payload_type, (1000 + sequence) & 0xFFFF, timestamp & 0xFFFFFFFF, ssrc, body)
                 stream.on_rtp(now, build_rtp(packet))
             case 2:
                 stream.on_rtp(now, body)
@@ -62,7 +70,9 @@ def _talk(*payloads: bytes) -> bytes:
 
 
 SPEECH = b"\xf8" + bytes(range(40))
-SEEDS = [_talk(*[SPEECH] * 6), _talk(SPEECH, b"\xf8", b"\xfb\x03" + bytes(30), b"", SPEECH)]
+COPIED = bytes((0x80 | PAYLOAD_TYPE, 960 >> 6, (960 & 0x3F) << 2, len(SPEECH), PAYLOAD_TYPE)) + SPEECH * 2
+RED_TALK = b"".join(STEP.pack(5, 2 * n, 1920 * n, len(COPIED)) + COPIED + STEP.pack(0x10, 0, 0, 0) for n in range(4))
+SEEDS = [RED_TALK, _talk(*[SPEECH] * 6), _talk(SPEECH, b"\xf8", b"\xfb\x03" + bytes(30), b"", SPEECH)]
 
 if __name__ == "__main__":
     main(one_input, SEEDS)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,9 @@ def environment() -> dict[str, str]:
 
 
 class Fleet:
-    """A running `usher up`. `log` is what it wrote to stderr so far."""
+    """A running `usher up`. `log` is what it wrote to stderr so far; `settings` are variables of its environment."""
 
-    def __init__(self, directory: Path, *flags: str) -> None:
+    def __init__(self, directory: Path, *flags: str, settings: Mapping[str, str] | None = None) -> None:
         self.state_file = directory / "state.json"
         self.log: list[str] = []
         self.process = subprocess.Popen(
@@ -39,7 +39,7 @@ class Fleet:
             text=True,
             # As from a terminal with a job of its own.
             start_new_session=True,
-            env={**environment(), "TMPDIR": str(directory)},
+            env={**environment(), "TMPDIR": str(directory), **(settings or {})},
         )
         self._readers = [threading.Thread(target=self._read_log, daemon=True)]
         self._readers[0].start()
@@ -105,9 +105,9 @@ class Fleet:
 
 
 @contextlib.contextmanager
-def running_fleet(directory: Path, *flags: str) -> Iterator[Fleet]:
+def running_fleet(directory: Path, *flags: str, settings: Mapping[str, str] | None = None) -> Iterator[Fleet]:
     """Start `usher up` and wait for `ready`; at the end it must leave no process within 3 s."""
-    fleet = Fleet(directory, *flags)
+    fleet = Fleet(directory, *flags, settings=settings)
     try:
         fleet.wait_until_ready()
         yield fleet

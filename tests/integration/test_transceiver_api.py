@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.raw_client import RawClient
+from tests.signaling_fakes import until as until_true
 from tests.transceiver_rig import TOKEN, Rig, rig, until
 from usher_core.internal_api import BASE_PATH, ErrorAnswer, HeldKeys, SessionList
 from usher_core.keys import held_keys, parse_key_file
@@ -44,7 +46,7 @@ async def test_every_stored_offer_of_a_real_client_gets_a_session(tmp_path: Path
         assert created["answer"].startswith("v=0\r\n")
         assert f"a=ice-ufrag:{created['ufrag']}\r\n" in created["answer"]
         load = {"sessions": 1, "max_sessions": 100, "draining": False, "accepts": True, "created": 1, "tenants": {}}
-        assert created["load"] == load
+        assert created["load"] == {**load, "cpu": None, "loop_lag_ms": None}
 
 
 async def test_a_load_tells_calls_by_tenant_and_how_many_were_ever_made(tmp_path: Path) -> None:
@@ -125,6 +127,46 @@ async def test_drain_refuses_creates_and_undrain_takes_them_again(tmp_path: Path
         assert (await running.http.get("/readyz")).status_code == 200
         assert (await running.post("/undrain")).json()["accepts"] is True
         await running.create(offer())
+
+
+async def test_a_drain_with_a_deadline_ends_what_still_runs_then_unless_it_is_called_off(tmp_path: Path) -> None:
+    async with rig(tmp_path) as running:
+        created = await running.create(offer())
+        assert (await running.post("/drain", {"deadline_s": 0.3})).json()["accepts"] is False
+        assert (await running.post("/undrain")).json()["accepts"] is True
+        await running.post("/drain", {"deadline_s": 3600})
+        assert len(running.transceiver.sessions) == 1
+        # The last deadline counts, and a drain without one changes nothing of it.
+        begun = asyncio.get_running_loop().time()
+        await running.post("/drain", {"deadline_s": 0.6})
+        assert (await running.post("/drain")).json()["sessions"] == 1
+        await until(lambda: len(running.transceiver.sessions) == 0, "ended at the deadline")
+        assert asyncio.get_running_loop().time() - begun >= 0.6
+        info = (await running.http.get(f"{BASE_PATH}/sessions/{created['session_id']}")).json()
+        assert info["end_reason"] == "drain_deadline"
+        assert (await running.post("/undrain")).json()["accepts"] is True
+        await running.create(offer())
+        for wrong in ({"deadline_s": 0}, {"deadline_s": 1e9}, {"deadline": 5}):
+            assert_error(await running.post("/drain", wrong), 400, "invalid_request")
+        assert (await running.http.get(f"{BASE_PATH}/load")).json()["draining"] is False
+
+
+async def test_load_tells_how_busy_the_process_is(tmp_path: Path) -> None:
+    async with rig(tmp_path) as running:
+
+        async def load() -> dict[str, Any]:
+            answer: dict[str, Any] = (await running.http.get(f"{BASE_PATH}/load")).json()
+            return answer
+
+        assert 0 <= (await load())["cpu"] < 64
+        time.sleep(0.3)  # noqa: ASYNC251 - what a backend must not do
+
+        async def says_so() -> bool:
+            return bool((await load())["loop_lag_ms"] >= 150)
+
+        await until_true(says_so)
+        created = await running.create(offer())
+        assert created["load"]["cpu"] is None
 
 
 async def test_a_transceiver_that_was_told_to_end_takes_no_calls_again(tmp_path: Path) -> None:

@@ -88,6 +88,18 @@ async def test_a_call_without_a_data_channel_has_audio(tmp_path: Path) -> None:
         await until(client.hears_tone, "the tone is heard")
 
 
+@pytest.mark.parametrize(("codec", "payload_type"), [("audio/PCMU", 0), ("audio/PCMA", 8)])
+async def test_a_client_that_has_telephone_audio_alone_hears_its_tone(
+    tmp_path: Path, codec: str, payload_type: int
+) -> None:
+    async with rig(tmp_path) as running:
+        client = await connected(running, codec=codec)
+        assert f"m=audio {running.relay.port} UDP/TLS/RTP/SAVPF {payload_type}\r\n" in client.answer
+        await until(client.hears_tone, "the tone is heard")
+        assert client.heard_rate == 8000
+        assert client.session.stream.stats(0.0).dropped == {}
+
+
 async def test_what_goes_to_clients_fits_1200_bytes_and_says_that_they_are_alive(tmp_path: Path) -> None:
     async with rig(tmp_path) as running:
         client = await connected(running)

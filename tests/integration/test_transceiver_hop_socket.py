@@ -16,7 +16,7 @@ import structlog
 
 from tests.transceiver_rig import until
 from usher_core.errors import LocalError
-from usher_transceiver.hop_socket import HEARTBEAT, LATE_S, MAX_PER_WAKE_UP, HopSocket
+from usher_transceiver.hop_socket import HEARTBEAT, LATE_S, MAX_PER_WAKE_UP, MAX_TURN_S, HopSocket
 
 BUFFER = 212_992
 
@@ -55,8 +55,28 @@ async def test_a_burst_is_read_in_turns_so_that_the_loop_goes_on() -> None:
     shared.close()
 
 
+async def test_datagrams_that_take_long_are_read_in_short_turns() -> None:
+    time_is = 100.0
+
+    class Slow(Collector):
+        def __call__(self, now: float, datagram: bytes, relay: Any, *, late: bool) -> None:
+            nonlocal time_is
+            super().__call__(now, datagram, relay, late=late)
+            time_is += 0.6 * MAX_TURN_S
+
+    shared = HopSocket("127.0.0.1", 0, BUFFER, lambda: time_is)
+    collector = Slow()
+    with sender() as relay:
+        for number in range(10):
+            relay.sendto(b"x%d" % number, shared.address)
+        shared.start(collector)
+        await until(lambda: len(collector.datagrams) == 10, "all read")
+    assert len(collector.turns) == 5
+    shared.close()
+
+
 async def test_what_one_wake_up_reads_is_one_batch() -> None:
-    shared = HopSocket("127.0.0.1", 0, BUFFER, time.monotonic)
+    shared = HopSocket("127.0.0.1", 0, BUFFER, lambda: 5.0)
     collector = Collector()
     batches: list[int] = []
 

@@ -1,5 +1,6 @@
 import asyncio
 import sys
+import time
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,20 @@ from tests.backend_call import WrittenCall
 from tests.media_tone import frequency
 from usher_core.errors import LocalError
 from usher_transceiver.backends import registry
+from usher_transceiver.backends.coroutine import CoroutineBackend
 from usher_transceiver.backends.echo import EchoBackend
 from usher_transceiver.backends.parrot import ParrotBackend
+from usher_transceiver.backends.watch import BackendWatch
 
 DOCS = Path(__file__).parents[2] / "docs" / "backends.md"
+
+
+def load(name: str) -> Any:
+    return registry.load_backend(name, BackendWatch(time.monotonic))
+
+
+def load_all(default: str) -> dict[str, Any]:
+    return registry.load_backends(default, BackendWatch(time.monotonic))
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, *entries: tuple[str, str]) -> None:
@@ -24,35 +35,35 @@ def installed(monkeypatch: pytest.MonkeyPatch, *entries: tuple[str, str]) -> Non
 
 def test_echo_and_parrot_are_installed() -> None:
     assert {"echo", "parrot"} <= set(registry.names())
-    assert registry.load_backend("echo") is EchoBackend
-    assert registry.load_backend("parrot") is ParrotBackend
+    assert load("echo") is EchoBackend
+    assert load("parrot") is ParrotBackend
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
     with pytest.raises(LocalError, match=r"no backend 'eco'.*known here: .*echo.*parrot"):
-        registry.load_backend("eco")
+        load("eco")
 
 
 def test_a_backend_that_cannot_be_imported_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, ("gone", "a_module_that_is_not_there:Backend"), ("five", "sys:maxsize"))
     with pytest.raises(LocalError, match="could not be imported: ModuleNotFoundError"):
-        registry.load_backend("gone")
+        load("gone")
     with pytest.raises(LocalError, match="no class or function"):
-        registry.load_backend("five")
+        load("five")
 
 
 def test_one_name_in_two_distributions_is_no_choice_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, ("twice", "here:One"), ("twice", "there:Two"))
     with pytest.raises(LocalError, match="several distributions: here:One, there:Two"):
-        registry.load_backend("twice")
+        load("twice")
 
 
 def test_a_broken_backend_is_left_out_unless_it_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     echo = "usher_transceiver.backends.echo:EchoBackend"
     installed(monkeypatch, ("echo", echo), ("gone", "not_there:Backend"), ("two", "a:A"), ("two", "b:B"))
-    assert registry.load_backends("echo") == {"echo": EchoBackend}
+    assert load_all("echo") == {"echo": EchoBackend}
     with pytest.raises(LocalError, match="could not be imported"):
-        registry.load_backends("gone")
+        load_all("gone")
 
 
 class Whole:
@@ -78,7 +89,7 @@ def test_a_class_that_is_no_whole_backend_ends_the_start_and_says_what_it_lacks(
     monkeypatch.setattr(sys.modules[__name__], "Half", without(name), raising=False)
     installed(monkeypatch, ("half", f"{__name__}:Half"))
     with pytest.raises(LocalError, match=f"the backend 'half' .* has no {name}.*it needs audio") as caught:
-        registry.load_backends("half")
+        load_all("half")
     assert "\n" not in str(caught.value)
 
 
@@ -86,7 +97,7 @@ def test_a_method_that_cannot_be_called_is_said(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(sys.modules[__name__], "Odd", type("Odd", (Whole,), {"close": None}), raising=False)
     installed(monkeypatch, ("odd", f"{__name__}:Odd"))
     with pytest.raises(LocalError, match=r"has no close\(\)"):
-        registry.load_backend("odd")
+        load("odd")
 
 
 def of_another_kind(_config: Any) -> Any:
@@ -123,7 +134,7 @@ async def test_the_example_of_the_docs_works(monkeypatch: pytest.MonkeyPatch, tm
     (tmp_path / "metronome.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     installed(monkeypatch, ("metronome", "metronome:Metronome"))
-    backend = registry.load_backend("metronome")({"hertz": 500})
+    backend = load("metronome")({"hertz": 500})
     sys.modules.pop("metronome")
 
     call = WrittenCall()
@@ -132,3 +143,49 @@ async def test_the_example_of_the_docs_works(monkeypatch: pytest.MonkeyPatch, tm
     await backend.close("hang-up")
     assert call.queued_ms == 40
     assert frequency(bytes(call.queue)) == pytest.approx(500, abs=2)
+
+
+async def runs(_call: Any) -> None: ...
+
+
+async def takes_two(_config: Any, _call: Any) -> None: ...
+
+
+async def yields(_call: Any) -> Any:
+    yield b""
+
+
+class Agent:
+    """Shared by all calls, as a loaded model is."""
+
+    async def run(self, _call: Any) -> None: ...
+
+
+agent = Agent()
+
+
+@pytest.mark.parametrize("name", ["runs", "agent.run"])
+def test_a_coroutine_function_is_a_backend_and_so_is_a_method_of_an_object_that_calls_share(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    installed(monkeypatch, ("mine", f"{__name__}:{name}"))
+    factory = load_all("mine")["mine"]
+    one, two = (registry.make_backend("mine", factory, {"a": 1}) for _ in range(2))
+    assert isinstance(one, CoroutineBackend)
+    assert one is not two
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("takes_two", r"can't be called with the call alone: missing a required argument: '_call'"),
+        ("Agent.run", r"can't be called with the call alone: missing a required argument: '_call'"),
+        ("yields", r"yields; it plays by `await call.play\(pcm\)`"),
+    ],
+)
+def test_a_coroutine_function_that_cannot_be_run_ends_the_start(
+    monkeypatch: pytest.MonkeyPatch, name: str, fault: str
+) -> None:
+    installed(monkeypatch, ("odd", f"{__name__}:{name}"))
+    with pytest.raises(LocalError, match=f"the backend 'odd' .* {fault}.*write it as `async def run"):
+        load_all("odd")

@@ -79,6 +79,34 @@ def test_an_answer_with_the_wrong_password_counts_for_nothing() -> None:
     assert client.record.ice_at is None
 
 
+def test_a_server_with_full_ice_gets_its_checks_answered_when_they_are_for_us() -> None:
+    client = answered()
+    username = (stun.Attribute.USERNAME, b"ours:serverufrag")
+    password = next(line for line in client.offer.splitlines() if line.startswith("a=ice-pwd:")).partition(":")[2]
+    check = stun.build(stun.StunClass.REQUEST, bytes(12), [username], password.encode())
+    (answer,) = client.on_datagram(0.0, check)
+    message = stun.parse(answer)
+    assert message.cls is stun.StunClass.SUCCESS
+    assert message.transaction_id == bytes(12)
+    assert message.verify_integrity(password.encode())
+    assert client.on_datagram(0.0, stun.build(stun.StunClass.REQUEST, bytes(12), [username], b"another")) == []
+
+
+def test_a_server_that_is_active_begins_the_handshake() -> None:
+    client = LightClient(CLIENT_CERTIFICATE, phase=0)
+    client.accept(ANSWER.replace("setup:passive", "setup:active"), 0.0)
+    server = Dtls(SERVER_CERTIFICATE, "client", (Fingerprint("sha-256", CLIENT_CERTIFICATE.fingerprint),))
+    (check,) = client.on_timer(0.0)
+    assert client.on_datagram(0.0, reply(check)) == []
+    server.start()
+    for _ in range(10):
+        to_server = [out for datagram in server.take() for out in client.on_datagram(0.0, datagram)]
+        for datagram in to_server:
+            server.receive(datagram)
+    assert server.state is DtlsState.CONNECTED
+    assert client.is_connected
+
+
 def test_after_the_handshake_packets_are_protected_and_counted_up() -> None:
     client = answered()
     server = connect(client, 1.0)

@@ -9,7 +9,7 @@ from usher_cli.keys_command import _describe, read_key_file
 from usher_core.ids import Route
 from usher_core.keys import HopKeyRing, IceKeyRing, KeyFile, KeyState
 from usher_core.sealed import Sealer
-from usher_signaling.api_keys import parse_api_keys
+from usher_signaling.api_keys import ApiKey, parse_api_keys
 
 NOW = 1_790_000_000.0
 
@@ -98,7 +98,7 @@ def test_a_new_api_key_is_shown_once_and_its_line_opens_only_with_it() -> None:
     (label, key), (other_label, line) = (row.split() for row in result.stdout.splitlines())
     assert (label, other_label) == ("key", "line")
     assert key not in line
-    assert parse_api_keys(line).tenant(key) == "acme"
+    assert parse_api_keys(line).find(key) == ApiKey("acme")
     assert usher("keys", "api", "--name", "acme").stdout != result.stdout
 
 

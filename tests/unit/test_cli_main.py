@@ -80,7 +80,7 @@ WRONG: list[tuple[list[str], str]] = [
     ([*CALL, "--tone", "inf"], "of no use"),
     *(
         ([*CALL, flag, value], f"usher call: Invalid value for '{flag}'")
-        for flag in ("--seconds", "--talk")
+        for flag in ("--seconds", "--talk", "--rate")
         for value in ("nan", "inf", "-inf", "-1", "0", "x", "1e9")
     ),
     *(
@@ -101,6 +101,7 @@ WRONG: list[tuple[list[str], str]] = [
             f"::1:{'9' * 5000}",
         )
     ),
+    ([*CALL, "--rate", "5"], "--rate is for --load"),
     ([*CALL, "--wav", "/nowhere.wav"], "can't read sound from /nowhere.wav"),
     ([*CALL, "--wav", ""], "can't read sound from ."),
     ([*CALL, "--wav", "/nowhere.wav", "--talk", "1"], "exclude each other"),

@@ -19,6 +19,7 @@ PACKAGE = Path(usher_signaling.__file__).parent
 WRITTEN_OTHERWISE = {
     (503, "too_many_requests"),  # by the HTTP server when all connections are busy
     (400, "invalid_metadata"),  # a RemoteError, whose reason becomes the code
+    (400, "invalid_event_policy"),  # the same
 }
 STATUS_OF = {"unavailable": 503, "_unauthorised": 401, "_too_many": 429}
 ERRORS = {"ApiError", "_send_error", "_refuse"}

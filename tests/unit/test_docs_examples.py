@@ -15,6 +15,7 @@ from tests.pages import Block, blocks, pages
 from tests.signaling_fakes import FakeRelay, FakeTransceiver, place, signaling
 from tests.signaling_fakes import Fleet as SignalingFleet
 from usher_cli.up.members import Member, Members
+from usher_core.event_policy import BROWSER
 from usher_core.internal_api import ErrorAnswer
 from usher_core.keys import parse_key_file
 from usher_core.routes import parse_route_file
@@ -84,10 +85,11 @@ async def is_secret_request(example: Any, folder: Path) -> None:
 
 async def is_secret(example: Any, folder: Path) -> None:
     async with signaling(folder) as stack:
-        asked = {name: example[name] for name in ("session", "metadata")}
+        asked = {name: example[name] for name in ("session", "metadata", "event_policy")}
         answer = (await stack.client.post("/v1/realtime/client_secrets", json=asked)).json()
     assert shape(example) == shape(answer)
     assert answer["session"] == example["session"]
+    assert answer["event_policy"] == example["event_policy"] == BROWSER.as_json()
 
 
 async def is_call_list(example: Any, folder: Path) -> None:
@@ -137,8 +139,9 @@ JSON_EXAMPLES: dict[tuple[str, frozenset[str]], Callable[[Any, Path], Awaitable[
     ): is_call_list,
     ("docs/http-api.md", frozenset({"object", "relays", "transceivers"})): is_fleet,
     ("docs/http-api.md", frozenset({"object", "data"})): is_model_list,
-    ("docs/http-api.md", frozenset({"expires_after", "session", "metadata"})): is_secret_request,
-    ("docs/http-api.md", frozenset({"value", "expires_at", "session", "metadata"})): is_secret,
+    ("docs/http-api.md", frozenset({"expires_after", "session", "metadata", "event_policy"})): is_secret_request,
+    ("docs/http-api.md", frozenset({"event_policy"})): is_secret_request,
+    ("docs/http-api.md", frozenset({"value", "expires_at", "session", "metadata", "event_policy"})): is_secret,
 }
 """By page and fields: what the example has to be."""
 

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
@@ -23,8 +24,8 @@ from usher_operator.metrics import OperatorMetrics
 from usher_relay.counters import Counters
 from usher_relay.engine.interface import Snapshot, SocketStatus
 from usher_relay.metrics import RelayCollector
-from usher_relay.store.counters import StoreCounters
-from usher_relay.store.metrics import StoreCollector
+from usher_relay.trunk.metrics import PeersCollector
+from usher_relay.trunk.peering import EndpointView
 from usher_shell.pod_watch import PodWatch
 from usher_shell.pod_watch_metrics import PodWatchCollector
 from usher_shell.watched_file import SourceStatus
@@ -42,18 +43,24 @@ from usher_transceiver import (
     sessions,
     srtp,
 )
+from usher_transceiver.backends.realtime import counters as realtime
+from usher_transceiver.backends.realtime.metrics import RealtimeCollector
+from usher_transceiver.backends.watch import BackendWatch
 from usher_transceiver.ice import CheckOutcome
 from usher_transceiver.metrics import TransceiverCollector
+from usher_transceiver.process_load import ProcessLoad
 from usher_transceiver.session import EndReason
 
 PAGE = ROOT / "docs" / "metrics.md"
 RULES = ROOT / "examples" / "prometheus-rules.yaml"
 
+PEER_METRICS = ("up", "rtt_seconds", "probes_total", "probes_answered_total")
 UNBOUNDED = {
     ("usher_relay_keys", "id"),
     ("usher_relay_receive_buffer_bytes", "socket"),
     ("usher_relay_send_buffer_bytes", "socket"),
     ("usher_relay_kernel_drops_total", "socket"),
+    *((f"usher_relay_peer_{name}", label) for name in PEER_METRICS for label in ("cluster", "address")),
     ("usher_transceiver_codec_info", "codec"),
     ("usher_signaling_requests_total", "status"),
     ("usher_operator_api_requests_total", "code"),
@@ -116,11 +123,11 @@ def relay_metrics() -> list[Metric]:
     ]
     good = SourceStatus("file", loaded=True, age=0.0, fault="")
     watch = PodWatchCollector(PodWatch(("voice",)), "usher_relay")
-    redis: Any = SimpleNamespace(is_up=True, refuses_writes=False)
-    store = StoreCollector(StoreCounters(), redis)
-    collectors = [RelayCollector(engine, {"routes": lambda: good, "keys": lambda: good}) for engine in engines]
+    sources = {"routes": lambda: good, "keys": lambda: good, "peers": lambda: good}
+    collectors = [RelayCollector(engine, sources) for engine in engines]
+    peers = PeersCollector(lambda: [EndpointView(2, "198.51.100.7:3479", True, 20.0, 0.0, 1, 1)])
     by_name: dict[str, Metric] = {}
-    for metric in (metric for collector in (*collectors, watch, store) for metric in collector.collect()):
+    for metric in (metric for collector in (*collectors, watch, peers) for metric in collector.collect()):
         by_name.setdefault(metric.name, Metric(metric.name, "", metric.type)).samples.extend(metric.samples)
     return list(by_name.values())
 
@@ -141,6 +148,7 @@ def transceiver_metrics() -> list[Metric]:
         unsent=0,
         lost_events=0,
         audio=Counter(),
+        backend_watch=BackendWatch(lambda: 0.0),
         transaction_ids=0,
         observers=0,
         observers_dropped=once_each(
@@ -168,9 +176,18 @@ def transceiver_metrics() -> list[Metric]:
         receive_buffer=1,
         send_buffer=1,
     )
-    ticker: Any = SimpleNamespace(ticks=0, late_ticks=0, skipped_ticks=0, worst_late=0.0)
+    ticker: Any = SimpleNamespace(
+        ticks=0, late_ticks=0, skipped_ticks=0, worst_late=0.0, lateness=[0] * 13, lateness_sum=0.0
+    )
     keys: Any = SimpleNamespace(is_wrong=False)
-    return list(TransceiverCollector(registry, door, socket, ticker, keys, "libopus").collect())
+    bridge = realtime.RealtimeCounters(
+        calls=once_each(realtime.OUTCOMES),
+        events=once_each(("to_upstream", "from_upstream")),
+        dropped_bytes=once_each(realtime.DROPS),
+        truncations=once_each(realtime.TRUNCATIONS),
+    )
+    collector = TransceiverCollector(registry, door, socket, ticker, keys, "libopus", ProcessLoad(time.monotonic))
+    return [*collector.collect(), *RealtimeCollector(bridge).collect()]
 
 
 async def signaling_metrics(folder: Path) -> list[Metric]:
@@ -283,7 +300,7 @@ async def test_the_page_has_every_label_with_all_its_values(exported: Exported) 
 
 
 async def test_values_are_explained() -> None:
-    headings = re.compile(r"(Reasons|Results|Events|Outcomes) of `|Routes of")
+    headings = re.compile(r"(Reasons|Events|Outcomes) of `|Routes of")
     explained = [row for row in rows(PAGE) if headings.match(row.heading)]
     assert explained
     assert [row.cells[0] for row in explained if not row.cells[1]] == []

@@ -30,6 +30,7 @@ FOREIGN_FLAGS = {
     "--selector": "kubectl",
     "--for": "kubectl",
     "--force": "kubectl delete",
+    "--from-file": "kubectl create secret",
     "--from-literal": "kubectl create secret",
     "--logs": "helm test",
     "--namespace": "kubectl and helm",

@@ -230,3 +230,14 @@ def test_a_device_with_a_16_khz_clock_gets_wideband_audio_and_its_own_timestamps
         first, second = (parse_rtp(stream.tick(tick * FRAME_SECONDS)[0]) for tick in (0, 1))
         assert second.timestamp - first.timestamp == clock_rate // 50
     assert asked == [True, False]
+
+
+def test_a_client_that_makes_nothing_of_redundancy_gets_none() -> None:
+    class Codec(NumberCodec):
+        def expect_loss(self, percent: int) -> None:
+            raise AssertionError
+
+    parameters = StreamParameters(OURS.ssrc, "usher", 111, uses_inband_fec=False)
+    stream = AudioStream(parameters, Codec(), Ear(), 0.0, Random(1))
+    stream.on_rtcp(1.0, build_report(Report(THEIRS, (ReportBlock(OURS.ssrc, 128, 0, 0, 0, 0, 0),))))
+    assert stream.stats(1.0).remote_lost_percent == 50

@@ -1,14 +1,16 @@
 """Virtual time: nothing here waits."""
 
 import asyncio
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 
 import pytest
 from structlog.testing import capture_logs
 
 from tests.virtual_loop import VirtualLoop, run_virtual
-from usher_transceiver.media.ticker import MAX_CATCH_UP, Ticker
+from usher_transceiver.media.ticker import LATENESS_S, MAX_CATCH_UP, PHASES, Ticker
 
 
 def loop() -> VirtualLoop:
@@ -83,30 +85,85 @@ def test_a_member_that_fails_is_removed_and_told_and_the_others_go_on() -> None:
     run_virtual(scenario())
 
 
+def test_members_are_spread_over_phases_at_even_distances() -> None:
+    async def scenario() -> None:
+        ticker = Ticker()
+        begin = loop().time()
+        times: dict[int, list[float]] = {member: [] for member in range(10)}
+        for member, heard in times.items():
+            ticker.add(heard.append, no_failure)
+            assert len(ticker) == member + 1
+        await asyncio.sleep(0.1)
+        ticker.stop()
+        assert len(ticker) == 0
+        offsets = Counter(round((heard[0] - begin) * 1000) % 20 for heard in times.values())
+        assert offsets == {0: 3, 5: 3, 10: 2, 15: 2}
+        for heard in times.values():
+            assert [later - earlier for earlier, later in pairwise(heard)] == pytest.approx([0.02] * (len(heard) - 1))
+
+    run_virtual(scenario())
+
+
+def test_a_phase_that_is_empty_takes_the_next_member_on_the_old_grid() -> None:
+    async def scenario() -> None:
+        ticker = Ticker()
+        begin = loop().time()
+        remove = ticker.add(lambda _now: None, no_failure)
+        await asyncio.sleep(0.1)
+        remove()
+        await asyncio.sleep(0.133)
+        times: list[float] = []
+        ticker.add(times.append, no_failure)
+        await asyncio.sleep(0.03)
+        ticker.stop()
+        assert [time - begin for time in times] == pytest.approx([0.24, 0.26])
+
+    run_virtual(scenario())
+
+
+def test_the_lag_of_the_loop_is_told_by_how_late_ticks_come() -> None:
+    async def scenario() -> None:
+        ticker = Ticker()
+        ticker.add(lambda _now: None, no_failure)
+        await asyncio.sleep(0.101)
+        loop().stall(0.0259)  # the next tick is due in 19 ms
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert ticker.lateness[0] == 5
+        assert ticker.lateness[LATENESS_S.index(0.0075)] == 1
+        assert sum(ticker.lateness) == 6
+        assert ticker.lateness_sum == pytest.approx(0.0069, abs=1e-6)
+        ticker.stop()
+
+    run_virtual(scenario())
+
+
 def test_a_member_may_leave_at_any_time_and_twice_and_an_idle_ticker_sets_no_timer() -> None:
     async def scenario() -> None:
         ticker = Ticker()
         heard: list[str] = []
-        leave_second = ticker.add(lambda _: None, no_failure)
+        leaves: list[Callable[[], None]] = []
 
         def first(now: float) -> None:
             heard.append("first")
-            leave_second()
-            leave_second()
-            leave_third()
-            leave_first()
+            for leave in leaves * 2:
+                leave()
 
-        leave_first = ticker.add(first, no_failure)
-        leave_third = ticker.add(lambda _: heard.append("third"), no_failure)
+        # The first and the last one are of one phase: the last one leaves during its own tick.
+        leaves = [ticker.add(first, no_failure)]
+        leaves += [ticker.add(lambda _: heard.append("other"), no_failure) for _ in range(PHASES)]
+        await asyncio.sleep(0.02 - 0.001)
+        assert heard == ["other"] * (PHASES - 1)
         await asyncio.sleep(1)
-        assert heard == ["first"]
-        assert ticker.ticks == 2
+        assert heard == ["other"] * (PHASES - 1) + ["first"]
+        assert ticker.ticks == PHASES
+        assert all(phase._handle is None for phase in ticker._phases)
         ticker.add(lambda _: heard.append("late"), no_failure)
-        await asyncio.sleep(0.021)
-        assert heard == ["first", "late"]
+        await asyncio.sleep(0.01)
+        assert heard[PHASES:] == ["late"]
         ticker.stop()
         await asyncio.sleep(1)
-        assert heard == ["first", "late"]
+        assert heard[PHASES:] == ["late"]
 
     run_virtual(scenario())
 
@@ -137,15 +194,16 @@ def test_each_tick_is_one_batch_around_all_its_members() -> None:
             happened.append("end")
 
         ticker = Ticker(batch=batch)
-        for name in ("first", "second"):
+        for member in range(2 * PHASES):
+            name = "first" if member < PHASES else "second"
             ticker.add(lambda _now, name=name: happened.append(name), no_failure)  # type: ignore[misc]
         await asyncio.sleep(0.021)
-        assert happened == ["begin", "first", "second", "end"]
+        assert happened == ["begin", "first", "second", "end"] * PHASES
         happened.clear()
-        loop().stall(0.041)  # two ticks are caught up at once
+        loop().stall(0.04)  # two ticks of each phase are caught up
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert happened == ["begin", "first", "second", "end"] * 2
+        assert happened == ["begin", "first", "second", "end"] * 2 * PHASES
         ticker.stop()
 
     run_virtual(scenario())

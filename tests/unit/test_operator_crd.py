@@ -149,7 +149,7 @@ def test_other_spellings_of_a_duration_are_refused(written: str) -> None:
         TransceiverPoolSpec.model_validate({"maxSessionAge": written})
 
 
-@pytest.mark.parametrize("name", ["relaypool", "transceiverpool"])
+@pytest.mark.parametrize("name", ["relaypool", "relaypool-redis", "transceiverpool", "transceiverpool-realtime"])
 def test_fields_of_examples_exist(name: str) -> None:
     example = yaml.safe_load((ROOT / "examples" / f"{name}.yaml").read_text())
     kind = next(kind for kind in KINDS if kind.model.__name__ == example["kind"])

@@ -61,15 +61,25 @@ def complaints(pod: dict[str, Any]) -> list[str]:
     return wrong
 
 
-FULL = {
+FULL: dict[str, Any] = {
     "backend": {"type": "parrot", "config": {"pause": 2}},
     "region": "eu-west",
     "imagePullSecrets": [{"name": "registry"}],
     "podTemplate": {"spec": {"hostAliases": [{"ip": "10.0.0.1", "hostnames": ["model"]}]}},
 }
 
+REALTIME: dict[str, Any] = {
+    "type": "realtime",
+    "realtime": {
+        "url": "wss://[2001:db8::7]:8443/v1/realtime?a=b",
+        "model": "ft:gpt-4o:acme::7p4l",
+        "apiKeySecretRef": {"name": "upstream", "key": "api-key"},
+        "headersSecretRef": {"name": "upstream", "key": "headers"},
+    },
+}
 
-@pytest.mark.parametrize("spec", [{}, FULL], ids=["defaults", "everything set"])
+
+@pytest.mark.parametrize("spec", [{}, FULL, {"backend": REALTIME}], ids=["defaults", "everything set", "realtime"])
 def test_pod_security_restricted_admits_the_pods(spec: dict[str, Any]) -> None:
     assert complaints(pod_of(spec)["spec"]) == []
 
@@ -93,9 +103,22 @@ def test_the_transceiver_understands_its_environment(monkeypatch: pytest.MonkeyP
     assert (settings.udp, settings.http) == ("0.0.0.0:7200", "0.0.0.0:7280")
 
 
-def test_all_variables_are_settings_of_the_transceiver() -> None:
+@pytest.mark.parametrize("backend", [FULL["backend"], REALTIME])
+def test_all_variables_are_settings_of_the_transceiver(backend: dict[str, Any]) -> None:
     known = {f"USHER_{name.upper()}" for name in TransceiverSettings.model_fields}
-    assert {variable["name"] for variable in container_of(FULL)["env"]} <= known
+    assert {variable["name"] for variable in container_of({**FULL, "backend": backend})["env"]} <= known
+
+
+@pytest.mark.parametrize("truncate", ["Usher", "Upstream"])
+def test_the_transceiver_understands_its_upstream(monkeypatch: pytest.MonkeyPatch, truncate: str) -> None:
+    spec = {"backend": {"type": "realtime", "realtime": {**REALTIME["realtime"], "truncate": truncate}}}
+    for variable in container_of(spec)["env"]:
+        monkeypatch.setenv(variable["name"], variable.get("value", "17"))
+    settings = TransceiverSettings(_cli_parse_args=[])
+    assert (settings.backend, settings.realtime_url) == ("realtime", "wss://[2001:db8::7]:8443/v1/realtime?a=b")
+    assert (settings.realtime_model, settings.realtime_truncate) == ("ft:gpt-4o:acme::7p4l", truncate.lower())
+    files = {mount["mountPath"] for mount in container_of(spec)["volumeMounts"]}
+    assert {str(settings.realtime_api_key_file.parent), str(settings.realtime_headers_file.parent)} <= files  # type: ignore[union-attr]
 
 
 def test_the_pod_outlives_the_drain_deadline() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.relay_rig import key_file
 from usher_core.errors import LocalError
-from usher_core.keys import KeyFile
+from usher_core.keys import KeyFile, KeyState, StoreKey
 from usher_relay.counters import Drop
 from usher_relay.engine.interface import EngineConfig
 from usher_relay.engine.select import select_engine
@@ -141,8 +141,10 @@ def test_keys_of_no_use_are_a_local_error(missing: str) -> None:
 
 
 def test_held_keys_are_named_without_their_bytes() -> None:
-    keys = RelayKeys.of(key_file())
-    assert [(key.list, key.id, key.state) for key in keys.held] == [("ice", "u", "active"), ("hop", "3", "active")]
+    store = StoreKey(id=9, key=bytes(32), state=KeyState.ACCEPTED)
+    keys = RelayKeys.of(key_file().model_copy(update={"store": (store,)}))
+    held = [("ice", "u", "active"), ("hop", "3", "active"), ("store", "9", "accepted")]
+    assert [(key.list, key.id, key.state) for key in keys.held] == held
     assert "key=b" not in repr(keys)
 
 

@@ -90,11 +90,11 @@ def test_text_that_is_not_sdp_is_refused_with_its_line(text: str | bytes, messag
         (PRINT, "a=fingerprint:sha-256 " + FINGERPRINT.replace("CD", "XY"), "line 10: expected a=fingerprint:<hash>"),
         (PRINT, "a=fingerprint:sha-1 " + "AB:" * 19 + "AB", "line 10: expected a fingerprint with sha-256"),
         ("a=setup:actpass", "a=setup:holdconn", "line 11: expected setup actpass, active or passive"),
-        ("a=rtpmap:111 opus/48000/2", "a=rtpmap:111 red/48000/2", "line 6: expected the Opus codec"),
-        ("opus/48000/2", "opus/44100/2", "line 6: expected the Opus codec"),
-        ("opus/48000/2", "opus/48000/6", "line 6: expected the Opus codec"),
-        ("a=rtpmap:111", "a=rtpmap:112", "line 6: expected the Opus codec"),
-        ("SAVPF 111", "SAVPF 0", "line 6: expected the Opus codec"),
+        ("a=rtpmap:111 opus/48000/2", "a=rtpmap:111 red/48000/2", "line 6: expected Opus (a=rtpmap:<n> opus/48000/2)"),
+        ("opus/48000/2", "opus/44100/2", "line 6: expected Opus (a=rtpmap:<n> opus/48000/2)"),
+        ("opus/48000/2", "opus/48000/6", "line 6: expected Opus (a=rtpmap:<n> opus/48000/2)"),
+        ("a=rtpmap:111", "a=rtpmap:112", "line 6: expected Opus (a=rtpmap:<n> opus/48000/2)"),
+        ("SAVPF 111", "SAVPF 9", "line 6: expected Opus (a=rtpmap:<n> opus/48000/2)"),
         ("m=audio 9", "m=audio 0", "line 6: expected an audio section that is on (port not 0), got m=audio 0"),
         ("UDP/TLS/RTP/SAVPF", "RTP/AVP", "line 6: expected an SRTP profile"),
         ("m=audio", "m=video", "has no m=audio section: add a microphone track"),
@@ -114,8 +114,8 @@ def test_an_offer_with_only_a_data_channel_is_refused() -> None:
 
 def test_the_reason_for_the_first_of_several_audio_sections_is_given() -> None:
     off = audio(media="m=audio 0 UDP/TLS/RTP/SAVPF 111")
-    pcmu = audio(mid="1", media="m=audio 9 UDP/TLS/RTP/SAVPF 0")
-    assert refusal(offer(off, pcmu)).startswith("SDP line 6: expected an audio section that is on")
+    g722 = audio(mid="1", media="m=audio 9 UDP/TLS/RTP/SAVPF 9")
+    assert refusal(offer(off, g722)).startswith("SDP line 6: expected an audio section that is on")
 
 
 def test_passwords_and_keys_are_not_quoted() -> None:

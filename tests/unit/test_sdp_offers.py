@@ -18,6 +18,7 @@ class Row:
     direction: str = "sendrecv"
     level: int | None = None
     mid_extension: int | None = None
+    red: int | None = None
     bundle: tuple[str, ...] = ("0", "1")
     ufrag: str = ""
     fmtp: str = "minptime=10;useinbandfec=1"
@@ -27,7 +28,7 @@ class Row:
     max_message_size: int = 262144
 
 
-CHROMIUM = Row(level=1, mid_extension=4)
+CHROMIUM = Row(level=1, mid_extension=4, red=63)
 FIREFOX = Row(
     payload_type=109,
     level=1,
@@ -53,8 +54,8 @@ EXPECTED = {
     "chromium-audio-only": replace(CHROMIUM, ufrag="h2aL", sections="A", bundle=("0",)),
     "chromium-gathered": replace(CHROMIUM, ufrag="bEVv"),
     "chromium-ice-restart": replace(CHROMIUM, ufrag="/GYc"),
-    "chromium-mdns": replace(CHROMIUM, ufrag="hInd", direction="sendonly"),
-    "chromium-recvonly": replace(CHROMIUM, ufrag="8dGx", direction="sendonly"),
+    "chromium-mdns": replace(CHROMIUM, ufrag="hInd", direction="sendonly", red=None),
+    "chromium-recvonly": replace(CHROMIUM, ufrag="8dGx", direction="sendonly", red=None),
     "chromium-sendonly": replace(CHROMIUM, ufrag="zGwB", direction="recvonly"),
     "chromium-two-audio": rejecting_the_second(CHROMIUM, "IGe5"),
     "chromium-video": rejecting_the_second(CHROMIUM, "WHLW"),
@@ -108,6 +109,7 @@ def test_a_stored_offer_is_read_as_its_client_meant_it(name: str) -> None:
     audio = offer.audio
     assert (audio.codec, audio.payload_type, audio.profile) == (row.codec, row.payload_type, row.profile)
     assert (audio.direction, audio.fmtp) == (row.direction, row.fmtp)
+    assert (audio.red.payload_type if audio.red else None) == row.red
     assert (audio.level_extension_id, audio.mid_extension_id) == (row.level, row.mid_extension)
     if "D" in row.sections:
         assert offer.data is not None
@@ -147,9 +149,11 @@ def test_the_answer_has_what_every_client_needs(name: str, line_end: str) -> Non
         assert media.ice_candidates_complete
     [audio] = [m for m, s in zip(parsed.media, offer.sections, strict=True) if isinstance(s, AudioSection)]
     assert (audio.profile, audio.direction, audio.rtcp_mux) == (row.profile, row.direction, offer.audio.rtcp_mux)
-    assert [(c.payloadType, c.parameters) for c in audio.rtp.codecs] == [
-        (row.payload_type, {"minptime": 10, "useinbandfec": 1})
-    ]
+    opus = (row.payload_type, {"minptime": 10, "useinbandfec": 1})
+    red = [] if row.red is None else [(row.red, {"111/111": None})]
+    assert [(c.payloadType, c.parameters) for c in audio.rtp.codecs] == [opus, *red]
+    # libwebrtc sends RED only where it stands before Opus.
+    assert audio.fmt == [*([] if row.red is None else [row.red]), row.payload_type]
     assert f"a=rtpmap:{row.payload_type} {row.codec}\r\n" in answer
     sent = [] if row.direction == "recvonly" else [(LOCAL.ssrc, "usher", "usher audio")]
     assert [(s.ssrc, s.cname, s.msid) for s in audio.ssrc] == sent
@@ -177,7 +181,7 @@ a=group:BUNDLE 0 2
 a=ice-lite
 a=ice-options:trickle ice2
 a=msid-semantic:WMS *
-m=audio 3478 UDP/TLS/RTP/SAVPF 111
+m=audio 3478 UDP/TLS/RTP/SAVPF 63 111
 c=IN IP4 203.0.113.10
 a=mid:0
 a=sendrecv
@@ -186,6 +190,8 @@ a=rtpmap:111 opus/48000/2
 a=fmtp:111 minptime=10;useinbandfec=1
 a=extmap:1 urn:ietf:params:rtp-hdrext:ssrc-audio-level
 a=extmap:4 urn:ietf:params:rtp-hdrext:sdes:mid
+a=rtpmap:63 red/48000/2
+a=fmtp:63 111/111
 a=msid:usher audio
 a=ssrc:4000000001 cname:usher
 a=ssrc:4000000001 msid:usher audio

@@ -26,10 +26,10 @@ def test_a_call_without_a_data_channel_is_a_call() -> None:
 
 
 def test_an_unusable_audio_section_does_not_hide_the_next_one() -> None:
-    pcmu = audio(media="m=audio 9 UDP/TLS/RTP/SAVPF 0", mid="0", codec=("a=rtpmap:0 PCMU/8000",))
-    parsed = parse_offer(offer(pcmu, audio(mid="1")))
+    g722 = audio(media="m=audio 9 UDP/TLS/RTP/SAVPF 9", mid="0", codec=("a=rtpmap:9 G722/8000",))
+    parsed = parse_offer(offer(g722, audio(mid="1")))
     assert (parsed.audio.mid, parsed.bundle) == ("1", ("1",))
-    assert parsed.sections[0] == RejectedSection("0", "audio", "UDP/TLS/RTP/SAVPF", "0", "0 PCMU/8000")
+    assert parsed.sections[0] == RejectedSection("0", "audio", "UDP/TLS/RTP/SAVPF", "9", "9 G722/8000")
 
 
 def test_a_second_data_section_is_rejected() -> None:
@@ -157,7 +157,7 @@ def test_the_spelling_of_opus_is_kept(codec: str) -> None:
 
 @pytest.mark.parametrize("codec", ["opu\u017f/48000/2", "\uff4fpus/48000/2", "opus/4800\u0660/2", "opus/48000/\u0662"])
 def test_letters_and_digits_of_other_alphabets_are_no_opus(codec: str) -> None:
-    with pytest.raises(RemoteError, match="expected the Opus codec"):
+    with pytest.raises(RemoteError, match="expected Opus"):
         parse_offer(offer(audio(codec=(f"a=rtpmap:111 {codec}",)), session=()))
 
 
@@ -165,6 +165,73 @@ def test_the_clients_preferred_opus_is_taken() -> None:
     codecs = ("a=rtpmap:111 opus/48000/2", "a=rtpmap:96 opus/16000/1", "a=fmtp:96 stereo=0", "a=fmtp:111 stereo=1")
     parsed = parse_offer(offer(audio(media="m=audio 9 UDP/TLS/RTP/SAVPF 72 0 96 111", codec=codecs), session=()))
     assert (parsed.audio.payload_type, parsed.audio.fmtp) == (96, "stereo=0")
+
+
+@pytest.mark.parametrize(
+    ("formats", "maps", "payload_type", "codec"),
+    [
+        ("0", (), 0, "PCMU/8000"),  # RFC 3551: a static payload type needs no rtpmap
+        ("13 8 0 101", (), 8, "PCMA/8000"),
+        ("0 8", ("a=rtpmap:0 PCMU/8000", "a=rtpmap:8 PCMA/8000"), 0, "PCMU/8000"),
+        ("97 8", ("a=rtpmap:97 pcmu/8000/1",), 97, "pcmu/8000/1"),
+        ("0 8", ("a=rtpmap:0 G726-32/8000",), 8, "PCMA/8000"),
+        ("0 8 111", ("a=rtpmap:111 opus/48000/2",), 111, "opus/48000/2"),
+    ],
+)
+def test_g711_is_taken_where_there_is_no_opus(
+    formats: str, maps: tuple[str, ...], payload_type: int, codec: str
+) -> None:
+    section = audio(media=f"m=audio 9 RTP/SAVPF {formats}", codec=maps)
+    parsed = parse_offer(offer(section, session=()))
+    assert (parsed.audio.payload_type, parsed.audio.codec) == (payload_type, codec)
+    assert parsed.audio.encoding == codec.partition("/")[0].lower()
+    assert parsed.audio.clock_rate == int(codec.split("/")[1])
+    answer = build_answer(parsed, LOCAL)
+    assert f"m=audio 3478 RTP/SAVPF {payload_type}\r\n" in answer
+    assert f"a=rtpmap:{payload_type} {codec}\r\n" in answer
+    assert ("a=fmtp" in answer) == codec.startswith("opus")
+
+
+@pytest.mark.parametrize(
+    ("formats", "lines", "red"),
+    [
+        ("111 63", ["a=rtpmap:63 red/48000/2", "a=fmtp:63 111/111"], 63),
+        ("63 111", ["a=rtpmap:63 RED/48000", "a=fmtp:63 111/111/111"], 63),
+        ("111 63", ["a=rtpmap:63 red/48000/2"], None),
+        ("111 63", ["a=rtpmap:63 red/48000/2", "a=fmtp:63 111/0"], None),
+        ("111 63", ["a=rtpmap:63 red/8000", "a=fmtp:63 111/111"], None),
+        ("111", ["a=rtpmap:63 red/48000/2", "a=fmtp:63 111/111"], None),
+        ("111 70", ["a=rtpmap:70 red/48000/2", "a=fmtp:70 111/111"], None),
+        ("111 63", ["a=rtpmap:63 red/48000/2", "a=fmtp:63 111/111", "a=recvonly"], None),
+        ("0 63", ["a=rtpmap:63 red/8000", "a=fmtp:63 0/0"], 63),
+    ],
+)
+def test_copies_of_the_codec_are_accepted_from_a_client_that_sends(
+    formats: str, lines: list[str], red: int | None
+) -> None:
+    section = audio(*lines, media=f"m=audio 9 UDP/TLS/RTP/SAVPF {formats}")
+    parsed = parse_offer(offer(section, session=()))
+    answer = build_answer(parsed, LOCAL)
+    assert (parsed.audio.red.payload_type if parsed.audio.red else None) == red
+    assert ("red" in answer.lower()) == (red is not None)
+    assert f"SAVPF {'' if red is None else f'{red} '}{parsed.audio.payload_type}\r\n" in answer
+
+
+@pytest.mark.parametrize(
+    ("lines", "profile", "agreed"),
+    [
+        (["a=rtcp-fb:111 nack"], "UDP/TLS/RTP/SAVPF", True),
+        (["a=rtcp-fb:111 transport-cc", "a=rtcp-fb:* nack"], "UDP/TLS/RTP/SAVPF", True),
+        (["a=rtcp-fb:111 nack pli"], "UDP/TLS/RTP/SAVPF", False),
+        (["a=rtcp-fb:112 nack"], "UDP/TLS/RTP/SAVPF", False),
+        (["a=rtcp-fb:111 nack"], "UDP/TLS/RTP/SAVP", False),
+        ([], "UDP/TLS/RTP/SAVPF", False),
+    ],
+)
+def test_lost_packets_are_sent_again_where_the_client_asks_for_it(lines: list[str], profile: str, agreed: bool) -> None:
+    parsed = parse_offer(offer(audio(*lines, media=f"m=audio 9 {profile} 111"), session=()))
+    assert parsed.audio.nack is agreed
+    assert ("a=rtcp-fb:111 nack\r\n" in build_answer(parsed, LOCAL)) is agreed
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,20 @@ from __future__ import annotations
 import pytest
 
 from usher_core.errors import LocalError
-from usher_signaling.api_keys import TenantLimits, hashed_line, new_api_key, parse_api_keys
+from usher_core.event_policy import BROWSER, OPEN, EventPolicy
+from usher_signaling.api_keys import ApiKeys, TenantLimits, hashed_line, new_api_key, parse_api_keys
+
+
+def tenant_of(keys: ApiKeys, key: str) -> str | None:
+    known = keys.find(key)
+    return None if known is None else known.tenant
 
 
 def test_named_and_unnamed_keys_comments_and_blank_lines() -> None:
     keys = parse_api_keys("# keys\n\nacme:one\n acme:two \nthree\n")
     assert len(keys) == 3
-    assert [keys.tenant(key) for key in ("one", "two", "three")] == ["acme", "acme", "default"]
-    assert [keys.tenant(key) for key in ("", "on", "one ", "acme:one", "# keys", "ONE")] == [None] * 6
+    assert [tenant_of(keys, key) for key in ("one", "two", "three")] == ["acme", "acme", "default"]
+    assert [tenant_of(keys, key) for key in ("", "on", "one ", "acme:one", "# keys", "ONE")] == [None] * 6
 
 
 @pytest.mark.parametrize(
@@ -40,6 +46,12 @@ def test_named_and_unnamed_keys_comments_and_blank_lines() -> None:
         ("acme:secret-stuff calls=0", "line 1"),
         ("acme:secret-stuff calls=1.5", "line 1"),
         ("acme:secret-stuff calls=1\nacme:more-stuff calls=2", "another calls="),
+        ("acme:secret-stuff policy=stuff", "policy=browser, or names"),
+        ("acme:secret-stuff allow=session.updated,stuff", "line 1.*names between commas"),
+        ("acme:secret-stuff deny=stuff", "session.update"),
+        ("acme:secret-stuff private=stuff", "private= of instructions"),
+        ("acme:secret-stuff private=tools private=prompt", "line 1"),
+        ("acme:secret-stuff\nacme:secret-stuff policy=browser", "line 2.*another policy"),
     ],
 )
 def test_a_wrong_line_is_named_and_never_quoted(text: str, complaint: str) -> None:
@@ -60,9 +72,9 @@ def test_a_hashed_key_is_known_by_the_key_and_not_by_its_hash() -> None:
     keys = parse_api_keys(f"{line}\nother:plain-key\n{line.upper().replace('ACME:SHA256', 'acme:sha256')}\n")
     assert key not in line
     assert len(keys) == 2
-    assert [keys.tenant(text) for text in (key, "plain-key")] == ["acme", "other"]
+    assert [tenant_of(keys, text) for text in (key, "plain-key")] == ["acme", "other"]
     digest = line.rpartition(":")[2]
-    assert [keys.tenant(text) for text in (line, digest, f"sha256:{digest}", key[:-1], key.upper())] == [None] * 5
+    assert [tenant_of(keys, text) for text in (line, digest, f"sha256:{digest}", key[:-1], key.upper())] == [None] * 5
 
 
 def test_a_key_in_both_forms_has_one_name() -> None:
@@ -88,3 +100,24 @@ def test_limits_stand_after_a_key_and_belong_to_its_name() -> None:
     assert keys.limits("nobody", default) == default
     only_rate = parse_api_keys("acme:one rate=1")
     assert only_rate.limits("acme", default) == TenantLimits(1.0, 20)
+
+
+def test_a_policy_of_events_stands_after_a_key_and_belongs_to_that_key_alone() -> None:
+    keys = parse_api_keys(
+        "acme:server\n"
+        "acme:page rate=2 policy=browser\n"
+        "acme:narrow policy=browser allow=response.*,acme.form deny=response.cancel private=model calls=3\n"
+        "acme:mute allow=none\n"
+    )
+    policies = {name: key.policy for name in ("server", "page", "narrow", "mute") if (key := keys.find(name))}
+    assert policies == {
+        "server": OPEN,
+        "page": BROWSER,
+        "narrow": EventPolicy(
+            allow=("response.cancel", "response.create"),
+            deny=("response.cancel",),
+            private=(*BROWSER.private, "model"),
+        ),
+        "mute": EventPolicy(allow=()),
+    }
+    assert keys.limits("acme", TenantLimits()) == TenantLimits(2.0, 3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import struct
+from collections import deque
 from importlib.metadata import version
 from typing import Any
 
@@ -47,6 +48,9 @@ async def test_the_attributes_that_the_adapter_reads_exist() -> None:
     assert isinstance(sctp._inbound_streams, dict)
     assert isinstance(sctp._sack_misordered, set)
     assert sctp._get_inbound_stream(5).reassembly == []
+    # What was sent and is not acknowledged is in one of these.
+    for name in ("_data_channel_queue", "_outbound_queue", "_sent_queue"):
+        assert isinstance(getattr(sctp, name), deque), name
 
 
 def test_the_fragment_size_is_read_from_the_module_when_fragments_are_made() -> None:

@@ -394,7 +394,7 @@ def test_after_the_end_nothing_is_left(tmp_path: Path) -> None:
         assert rig.mux.paths == 0
         assert rig.mux._by_ufrag == {}
         assert rig.mux._by_ssrc == {}
-        assert rig.ticker._members == {}
+        assert len(rig.ticker) == 0
         left.append(weakref.ref(session))
         del client.session, session
         rig.backends.clear()

@@ -149,6 +149,12 @@ class DataChannels:
         """Whether the events channel is open."""
         return self._channel is not None and self._channel.readyState == "open"
 
+    @property
+    def is_flushed(self) -> bool:
+        """Whether the events channel is open and the client has acknowledged all that was sent."""
+        sctp = self._sctp
+        return self.is_open and not (sctp._data_channel_queue or sctp._outbound_queue or sctp._sent_queue)
+
     def send(self, text: str) -> bool:
         """Queue a message on the events channel; False when it had to be dropped: not open, too large, too much
         waiting.

@@ -20,12 +20,16 @@ class LiveCall:
         stream: AudioStream,
         events: EventHub,
         hang_up: Callable[[str], None],
+        hang_up_when_told: Callable[[str], None],
+        given_session: Mapping[str, Any],
     ) -> None:
         self._id = session_id
         self._metadata = metadata
         self._stream = stream
         self._events = events
         self._hang_up = hang_up
+        self._hang_up_when_told = hang_up_when_told
+        self._given_session = given_session
         self._ended = False
 
     @property
@@ -37,6 +41,11 @@ class LiveCall:
     def session(self) -> Mapping[str, Any]:
         """The session object with all updates merged in."""
         return self._events.session
+
+    @property
+    def given_session(self) -> Mapping[str, Any]:
+        """The session object as it came with the call."""
+        return self._given_session
 
     @property
     def metadata(self) -> Mapping[str, str]:
@@ -69,6 +78,20 @@ class LiveCall:
         """Send an event to the client and to observers."""
         if not self._ended:
             self._events.emit(event)
+
+    def forward(self, event: Event, text: str) -> None:
+        """Send an event as it is written to the client and to observers."""
+        if not self._ended:
+            self._events.forward(event, text)
+
+    def adopt_session(self, session: Mapping[str, Any]) -> None:
+        """Take over the session object of another server."""
+        self._events.adopt_session(dict(session))
+
+    def end_when_told(self, reason: str) -> None:
+        """Hang up when the client has what was sent to it, or after a short while."""
+        if not self._ended:
+            self._hang_up_when_told(reason)
 
     def end(self, reason: str) -> None:
         """Hang up."""

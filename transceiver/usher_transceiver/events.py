@@ -8,6 +8,8 @@ Rules:
 * Too many events or bytes, or session objects to write: an `error` event, and nothing is done. Who goes on all the same
   loses the call.
 * Bad JSON, an unknown type, an update that is no object: an `error` event, and the call goes on.
+* Where another server of the protocol stands behind the backend, the session is that server's: nothing of it is
+  answered here, events pass as they are written, and observers are greeted with the session it was last seen to have.
 * Observers get a copy of what goes to the client and, if they ask for it, of what clients and observers send. They may
   send what a client may. A slow one is dropped.
 """
@@ -69,6 +71,7 @@ class EventHub:
         send: hands a text to the data channel; False when it was dropped.
         to_backend: hands an event to the backend; False when it does not know the type.
         max_observers: how many may look on at once.
+        to_server: takes events instead of `to_backend`, read and as they were written: the session is another server's.
         max_session_bytes: JSON of the session object; a client may take less than the bound of ours.
     """
 
@@ -80,15 +83,20 @@ class EventHub:
         to_backend: Callable[[Event], bool],
         max_observers: int = 8,
         max_session_bytes: int = MAX_SESSION_BYTES,
+        to_server: Callable[[Event, str], None] | None = None,
     ) -> None:
         self.session = session
-        self._session_text = _json(session)
+        self._to_server = to_server
+        self._is_adopted = False
+        # Another server's is not known yet.
+        self._session_text = _json(session) if to_server is None else ""
         self._max_session_bytes = max_session_bytes
         self.dropped = 0
         self._new_id = new_id
         self._send = send
         self._to_backend = to_backend
         self._open = False
+        self._was_open = False
         self._backend_ready = False
         self._waiting: deque[str] = deque()
         self._waiting_bytes = 0
@@ -107,7 +115,9 @@ class EventHub:
     def on_open(self) -> None:
         """The client's channel is open: greet, then send what waited. A channel opened again is greeted again."""
         self._open = True
-        self._deliver(self._greeting())
+        if self._to_server is None or self._was_open:
+            self._greet(self._deliver)
+        self._was_open = True
         while self._waiting:
             self._deliver(self._waiting.popleft())
         self._waiting_bytes = 0
@@ -120,6 +130,9 @@ class EventHub:
             event = parse_event(message)
         except RemoteError as error:
             self._error(error.reason, error.message, None)
+            return True
+        if self._to_server is not None:
+            self._pass_on(self._to_server, event, message)
             return True
         is_update = event["type"] == "session.update"
         if is_update and not self._written_bytes.take(now, len(self._session_text) + len(message)):
@@ -134,6 +147,11 @@ class EventHub:
             self._keep_for_backend(event, len(message))
         return True
 
+    def _pass_on(self, to_server: Callable[[Event, str], None], event: Event, message: str | bytes) -> None:
+        text = message if isinstance(message, str) else _json(event)
+        self._show(text, of_client=True)
+        to_server(event, text)
+
     def _refuse(self, now: float, message: str, event: Event | None) -> bool:
         if not self._refusals.take(now):
             return False
@@ -143,6 +161,10 @@ class EventHub:
     def emit(self, event: Mapping[str, Any]) -> None:
         """Send an event of the backend or of the session to the client."""
         self._send_out(self._written(event))
+
+    def forward(self, event: Event, text: str) -> None:
+        """Send an event of the server behind the backend to the client as it is written."""
+        self._send_out(text)
 
     def _send_out(self, text: str) -> None:
         self._show(text)
@@ -154,7 +176,17 @@ class EventHub:
         else:
             self.dropped += 1
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether events wait for the channel to open."""
+        return bool(self._waiting)
+
     # The backend
+
+    def adopt_session(self, session: Event) -> None:
+        """The session is another server's, and this is what it looks like now."""
+        self.session, self._session_text = session, ""
+        self._is_adopted = True
 
     def on_backend_ready(self) -> None:
         """The backend has started: hand it what waited."""
@@ -203,7 +235,7 @@ class EventHub:
         if len(self._observers) >= self._max_observers:
             return False
         self._observers[observer] = client_events
-        observer.offer(self._greeting())
+        self._greet(observer.offer)
         return True
 
     def leave(self, observer: Observer) -> None:
@@ -238,10 +270,12 @@ class EventHub:
         }
         self.emit({"type": "error", "error": error})
 
-    def _greeting(self) -> str:
-        return self._with_session("session.created")
+    def _greet(self, say: Callable[[str], object]) -> None:
+        if self._to_server is None or self._is_adopted:
+            say(self._with_session("session.created"))
 
     def _with_session(self, kind: str) -> str:
+        self._session_text = self._session_text or _json(self.session)
         # Put together as text: it may be large, and it was written when it last changed.
         return f'{{"type":"{kind}","session":{self._session_text},"event_id":"{self._new_id()}"}}'
 

@@ -27,6 +27,11 @@ class Flight:
         self._repeats = 0
         self._solicited = 0
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there is one."""
+        return bool(self._datagrams)
+
     def sent(self, now: float, datagrams: tuple[bytes, ...]) -> None:
         """Remember a flight that has just been sent."""
         self._datagrams = datagrams

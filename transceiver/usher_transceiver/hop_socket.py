@@ -27,7 +27,9 @@ from usher_shell.udp_buffers import granted_buffers, kernel_drops, set_buffers
 from usher_transceiver.paths import SocketAddress
 
 MAX_PER_WAKE_UP = 64
-"""Datagrams read before other work of the loop gets its turn: about 1 ms of it."""
+"""Datagrams read before other work of the loop gets its turn."""
+MAX_TURN_S = 0.002
+"""Seconds after which it gets its turn in any case: a datagram of a relay that bundles may hold 60 packets."""
 MAX_DATAGRAM = 9216
 """Bytes; a jumbo frame. Hop datagrams are as large as the interface's MTU."""
 LATE_S = 0.2
@@ -149,6 +151,8 @@ class HopSocket:
                 self.last_heartbeat = now
                 continue
             handler(now, datagram, relay, late=is_behind and self._age(ancillary) > LATE_S)
+            if self._clock() - now > MAX_TURN_S:
+                return
 
     def _age(self, ancillary: list[tuple[int, int, bytes]]) -> float:
         """Return how many seconds ago the kernel got a datagram; 0 where it does not tell."""

@@ -18,6 +18,7 @@ from usher_core.internal_api import (
     DEFAULT_PAGE,
     MAX_PAGE,
     CreateSession,
+    Drain,
     HeldKeys,
     IceRestarted,
     Load,
@@ -34,6 +35,7 @@ from usher_core.internal_api import (
 from usher_transceiver.backends.registry import BackendFailedError
 from usher_transceiver.http_guard import HttpGuard
 from usher_transceiver.observer import SocketObserver
+from usher_transceiver.process_load import ProcessLoad
 from usher_transceiver.session import EndReason, Session
 from usher_transceiver.sessions import RETRY_AFTER_S, NotAdmittedError, SessionRegistry
 
@@ -56,6 +58,7 @@ def make_app(
     clock: Callable[[], float],
     metrics: CollectorRegistry,
     is_live: Callable[[], bool],
+    process: ProcessLoad,
 ) -> FastAPI:
     """Return the ASGI application.
 
@@ -65,6 +68,7 @@ def make_app(
         clock: seconds, monotonic.
         metrics: what /metrics shows.
         is_live: whether the loop and the hop socket go round.
+        process: how busy the process is.
     """
     app = FastAPI(title="usher transceiver", docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(HttpGuard, token=token, clock=clock)
@@ -73,7 +77,7 @@ def make_app(
     _add_session_routes(app, sessions, clock)
     _add_routes_of_a_session(app, sessions)
     _add_events_route(app, sessions, clock)
-    _add_load_routes(app, sessions)
+    _add_load_routes(app, sessions, process)
     return app
 
 
@@ -207,18 +211,19 @@ def _add_events_route(app: FastAPI, sessions: SessionRegistry, clock: Callable[[
             await observer.serve(session)
 
 
-def _add_load_routes(app: FastAPI, sessions: SessionRegistry) -> None:
+def _add_load_routes(app: FastAPI, sessions: SessionRegistry, process: ProcessLoad) -> None:
     @app.get(f"{BASE_PATH}/load")
     async def load() -> Load:
-        return sessions.load_by_tenant()
+        busy = {"cpu": round(process.cores, 3), "loop_lag_ms": round(process.lag * 1000, 1)}
+        return sessions.load_by_tenant().model_copy(update=busy)
 
     @app.get(f"{BASE_PATH}/keys")
     async def keys() -> HeldKeys:
         return sessions.held_keys()
 
     @app.post(f"{BASE_PATH}/drain")
-    async def drain() -> Load:
-        sessions.drain()
+    async def drain(body: Drain | None = None) -> Load:
+        sessions.drain(None if body is None else body.deadline_s)
         return sessions.load()
 
     @app.post(f"{BASE_PATH}/undrain")

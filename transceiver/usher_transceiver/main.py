@@ -24,6 +24,9 @@ from usher_core.logs import configure
 from usher_core.settings import announce
 from usher_shell.http_server import HttpServer
 from usher_shell.watched_file import WatchedFile
+from usher_transceiver.backends.realtime.backend import RealtimeBackends
+from usher_transceiver.backends.realtime.metrics import RealtimeCollector
+from usher_transceiver.backends.realtime.upstream import NAME as REALTIME
 from usher_transceiver.certificate import Certificate
 from usher_transceiver.hop_socket import HopSocket
 from usher_transceiver.internal_api import make_app
@@ -32,6 +35,7 @@ from usher_transceiver.media.codec import EncoderSettings
 from usher_transceiver.media.ticker import Ticker
 from usher_transceiver.metrics import TransceiverCollector, make_metrics
 from usher_transceiver.mux import Mux
+from usher_transceiver.process_load import ProcessLoad
 from usher_transceiver.session import EndReason, Limits
 from usher_transceiver.sessions import RegistrySettings, SessionRegistry
 from usher_transceiver.settings import TransceiverSettings
@@ -40,6 +44,10 @@ from usher_transceiver.transceiver_keys import TransceiverKeys
 HOUSEKEEPING_S = 1.0
 HEARTBEAT_LIMIT_S = 10.0
 """Seconds without a datagram to ourselves after which the hop socket counts as stuck."""
+GARBAGE_CALLS = 20
+"""Ended calls after which Python's collector is asked to look. Their objects hold each other, and 200 kB of codec, TLS
+and SRTP that it knows nothing of: by itself it counts objects, and would wait for hundreds of calls. A look at what a
+hundred live calls hold takes it a millisecond."""
 MAX_EVENT_BYTES = 262_144
 MAX_CONNECTIONS = 2048
 
@@ -74,18 +82,26 @@ class Transceiver:
         # Not the loop's: that one stands still during a callback and counts whole ms, so a packet could be newer than
         # the tick after it. All that compares times gets this one, the ticker too.
         self._clock = time.monotonic
+        realtime = _realtime(settings)
         route = settings.route
         self._token = WatchedFile(settings.token_file, parse_token, "token file", fix="make one with `usher keys new`")
         self._keys = TransceiverKeys(settings.keys_file, route, time.time)
         self._socket = HopSocket(*split_host_port(settings.udp), settings.socket_buffer, self._clock)
         self._mux = Mux(route, self._keys, self._socket.send, time.time)
         self._ticker = Ticker(self._clock, self._mux.batch)
+        self._process = ProcessLoad(self._clock)
         codec = load_codec(settings.opus_codec)
+        registry_settings = _registry_settings(settings, realtime)
         self.sessions = SessionRegistry(
-            route, self._keys, self._mux, self._ticker, codec, Certificate(), _registry_settings(settings), self._clock
+            route, self._keys, self._mux, self._ticker, codec, Certificate(), registry_settings, self._clock
         )
-        collector = TransceiverCollector(self.sessions, self._mux, self._socket, self._ticker, self._keys, codec.name)
-        app = make_app(self.sessions, lambda: self._token.value, self._clock, make_metrics(collector), self.is_live)
+        collector = TransceiverCollector(
+            self.sessions, self._mux, self._socket, self._ticker, self._keys, codec.name, self._process
+        )
+        metrics = make_metrics(collector)
+        if realtime is not None:
+            metrics.register(RealtimeCollector(realtime.counters))
+        app = make_app(self.sessions, lambda: self._token.value, self._clock, metrics, self.is_live, self._process)
         self._http = HttpServer(
             app,
             settings.http,
@@ -99,6 +115,7 @@ class Transceiver:
             max_connections=MAX_CONNECTIONS,
         )
         self._signals = 0
+        self._collected = 0
         self._told_to_end = asyncio.Event()
         self._told_twice = asyncio.Event()
 
@@ -138,6 +155,7 @@ class Transceiver:
         self._socket.start(self._mux.on_datagram, self._mux.batch)
         self._socket.beat()
         self._housekeeping = asyncio.create_task(self._keep_house())
+        self._probing = asyncio.create_task(self._process.run())
         _ = await self._http.start()  # its own task; `stop` waits for it
         log.info("ready", udp=self.udp, http=self.http, route=str(self._settings.route))
 
@@ -163,6 +181,7 @@ class Transceiver:
         left = len(self.sessions)
         await self.sessions.end_all(reason)
         self._housekeeping.cancel()
+        self._probing.cancel()
         await self._http.stop()
         self._ticker.stop()
         self._socket.close()
@@ -174,9 +193,21 @@ class Transceiver:
             self._keys.refresh()
             self._token.look()
             self._socket.beat()
+            self._collect_ended()
+
+    def _collect_ended(self) -> None:
+        ended = self.sessions.ended.total()
+        if ended - self._collected >= GARBAGE_CALLS:
+            self._collected = ended
+            gc.collect()
 
 
-def _registry_settings(settings: TransceiverSettings) -> RegistrySettings:
+def _realtime(settings: TransceiverSettings) -> RealtimeBackends | None:
+    is_wanted = settings.backend == REALTIME or settings.realtime_url is not None
+    return RealtimeBackends(settings) if is_wanted else None
+
+
+def _registry_settings(settings: TransceiverSettings, realtime: RealtimeBackends | None) -> RegistrySettings:
     return RegistrySettings(
         max_sessions=settings.max_sessions,
         backend=settings.backend,
@@ -185,6 +216,7 @@ def _registry_settings(settings: TransceiverSettings) -> RegistrySettings:
         limits=Limits(
             settings.session_max_age, settings.idle_timeout, settings.backend_start_limit, settings.max_observers
         ),
+        built_in={} if realtime is None else {REALTIME: realtime},
     )
 
 

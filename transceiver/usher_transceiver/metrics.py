@@ -5,20 +5,23 @@ Labels are reasons, kinds and states from fixed sets; never an address, a ufrag 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from usher_transceiver.hop_socket import HopSocket
-from usher_transceiver.media.ticker import Ticker
+from usher_transceiver.media.ticker import LATENESS_S, Ticker
 from usher_transceiver.mux import Mux
+from usher_transceiver.process_load import ProcessLoad
 from usher_transceiver.sessions import SessionRegistry
 from usher_transceiver.transceiver_keys import TransceiverKeys
 
-PACKET_EVENTS = ("received", "sent", "lost", "late", "recovered", "skipped", "refused")
+PACKET_EVENTS = ("received", "sent", "resent", "lost", "late", "recovered", "skipped", "refused")
 
 _PREFIX = "usher_transceiver_"
 
@@ -34,6 +37,7 @@ class TransceiverCollector(Collector):
         ticker: Ticker,
         keys: TransceiverKeys,
         codec: str,
+        process: ProcessLoad,
     ) -> None:
         self._sessions = sessions
         self._mux = mux
@@ -41,11 +45,13 @@ class TransceiverCollector(Collector):
         self._ticker = ticker
         self._keys = keys
         self._codec = codec
+        self._process = process
 
     def collect(self) -> Iterable[Metric]:
         """Return all metrics."""
         yield from self._of_sessions()
         yield from self._of_audio()
+        yield from self._of_backends()
         yield from self._of_packets()
         yield from self._of_process()
 
@@ -73,6 +79,13 @@ class TransceiverCollector(Collector):
         yield _counters("audio_packets", "RTP packets of all calls, by what happened to them", "event", packets)
         seconds = {event: counts[f"{event}_ms"] / 1000 for event in ("concealed", "played", "unplayed")}
         yield _counters("audio_seconds", "Audio made up, played, and dropped from the play queue", "event", seconds)
+
+    def _of_backends(self) -> Iterable[Metric]:
+        watch = self._sessions.backend_watch
+        yield _counters("backend_slow", "Callbacks of backends that held up the loop", "callback", watch.slow)
+        unheard = watch.unheard_ms / 1000
+        yield _counter("backend_unheard_seconds", "Audio for which a coroutine was too late", unheard)
+        yield _counter("backend_events_refused", "Events that found no room before a coroutine", watch.refused_events)
 
     def _of_packets(self) -> Iterable[Metric]:
         mux, socket = self._mux, self._socket
@@ -102,6 +115,10 @@ class TransceiverCollector(Collector):
         yield _counter("late_ticks", "Ticks that came more than 10 ms late", self._ticker.late_ticks)
         yield _counter("skipped_ticks", "Ticks given up after a stall", self._ticker.skipped_ticks)
         yield _gauge("worst_late_seconds", "Latest tick since the beginning", self._ticker.worst_late)
+        yield _lateness(self._ticker)
+        yield _counter("cpu_seconds", "CPU that the process has used, user and system", self._process.cpu_seconds)
+        yield _gauge("loop_lag_seconds", "How late the event loop was at most in the last 5 s", self._process.lag)
+        yield _gauge("tasks", "Tasks of the loop: a few, some for each live call and each HTTP request", _tasks())
         yield _gauge("key_file_wrong", "1 while the key file is lost or broken", self._keys.is_wrong)
         yield InfoMetricFamily(f"{_PREFIX}codec", "The Opus codec in use", {"codec": self._codec})
 
@@ -126,6 +143,21 @@ def _counters(name: str, text: str, label: str, values: Mapping[str, float]) -> 
     for value, count in values.items():
         family.add_metric((str(value),), count)
     return family
+
+
+def _lateness(ticker: Ticker) -> Metric:
+    bounds = (*map(str, LATENESS_S), "+Inf")
+def _tasks() -> int:
+    try:
+        return len(asyncio.all_tasks())
+    except RuntimeError:
+        return 0  # a scrape outside of the loop
+
+
+    buckets = list(zip(bounds, accumulate(ticker.lateness), strict=True))
+    return HistogramMetricFamily(
+        f"{_PREFIX}tick_lateness_seconds", "How late ticks came: the lag of the loop", buckets, ticker.lateness_sum
+    )
 
 
 def _gauges(name: str, text: str, label: str, values: Mapping[str, int]) -> Metric:

@@ -27,6 +27,9 @@ from usher_transceiver.paths import Path, Via
 from usher_transceiver.sdp import DataSection
 from usher_transceiver.srtp import Srtp
 
+LOOK_S = 0.1
+"""Seconds between looks at a connected client's life: what they find is counted in seconds."""
+
 SendDatagram = Callable[[ClientPath, Via, bytes, bool], None]
 """Sends a datagram to a client: its address, the way back, the payload, and whether the client is alive there."""
 
@@ -84,6 +87,7 @@ class Participant:
         self._srtp: Srtp | None = None
         self._channels: DataChannels | None = None
         self._newest_record = -1
+        self._look_at = 0.0
         self._closed = False
         self.unsent = 0
         """Datagrams that had nowhere to go, or would have gone beyond the bound of an unconfirmed address."""
@@ -204,6 +208,11 @@ class Participant:
         """Send a message on the events channel; False when it was dropped."""
         return self._channels is not None and self._channels.send(text)
 
+    @property
+    def has_sent_all(self) -> bool:
+        """Whether the events channel is open, and the client has acknowledged all that was sent on it."""
+        return self._channels is not None and self._channels.is_flushed
+
     def _send_sctp(self, packet: bytes) -> None:
         self._dtls.send(packet)
         self._flush_dtls(self._clock())
@@ -240,7 +249,13 @@ class Participant:
     # Time
 
     def tick(self, now: float) -> Expiry | None:
-        """Repeat what was lost, and tell whether the client's life has ended. Every 20 ms while connecting."""
+        """Repeat what was lost, and tell whether the client's life has ended. To be called every 20 ms; once it is
+        connected only one in five of them looks.
+        """
+        if now < self._look_at and not self._flight.is_waiting:
+            return None
+        if self._srtp is not None:
+            self._look_at = now + LOOK_S
         again = self._flight.due(now)
         if again:
             self._send_dtls(now, again)

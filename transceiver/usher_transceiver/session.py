@@ -26,8 +26,9 @@ from usher_core.internal_api import AdvertisedAddress, SessionInfo, SessionPath,
 from usher_core.rtp import is_rtcp
 from usher_core.stun import StunMessage
 from usher_transceiver.backend_call import LiveCall
-from usher_transceiver.backends.protocol import AudioFrame, Backend, Event
-from usher_transceiver.backends.registry import log_fault
+from usher_transceiver.backends.faults import log_fault
+from usher_transceiver.backends.protocol import AudioFrame, Backend, Event, ForwardingBackend
+from usher_transceiver.backends.watch import BackendWatch
 from usher_transceiver.dtls import Dtls
 from usher_transceiver.events import ENVELOPE_BYTES, MAX_SESSION_BYTES, EventHub
 from usher_transceiver.ice import CheckOutcome, Expiry, IceAgent
@@ -43,6 +44,8 @@ from usher_transceiver.sdp import Offer
 
 BACKEND_CLOSE_LIMIT_S = 5.0
 SPEECH_LOOK_S = 0.5
+FAREWELL_LIMIT_S = 2.0
+"""That a client gets to open its channel and take the events that say why its call ends."""
 HANDSHAKE_LIMIT_S = 30.0
 """From the first check to the end of DTLS: one that only checks must not hold a place for ever."""
 
@@ -62,12 +65,16 @@ class EndReason(StrEnum):
     SHUTDOWN = "shutdown"
     BACKEND_ENDED = "backend_ended"
     BACKEND_FAILED = "backend_failed"
+    UPSTREAM_FAILED = "upstream_failed"
+    UPSTREAM_CLOSED = "upstream_closed"
     DTLS_FAILED = "dtls_failed"
     ABUSE = "abuse"
     INTERNAL_ERROR = "internal_error"
 
 
 _GONE = {"client_closed": EndReason.CLIENT_CLOSED, "sctp_abuse": EndReason.ABUSE}
+_BACKENDS_WORDS = frozenset({EndReason.BACKEND_FAILED, EndReason.UPSTREAM_FAILED, EndReason.UPSTREAM_CLOSED})
+"""Reasons that a backend may give for itself; any other one is `backend_ended`."""
 _EXPIRED = {Expiry.NO_FIRST_CHECK: EndReason.NO_FIRST_CHECK, Expiry.SILENT: EndReason.SILENT}
 
 
@@ -99,6 +106,10 @@ class Limits:
 
 class Surroundings(Protocol):
     """What a session needs of its process."""
+
+    @property
+    def backend_watch(self) -> BackendWatch:
+        """Gets to know how long backends take."""
 
     def clock(self) -> float:
         """Seconds, monotonic."""
@@ -137,6 +148,7 @@ class Session:
         self._limits = limits
         self._backend = backend
         self._around = around
+        self._watch = around.backend_watch
         now = around.clock()
         self._created = now
         self._active = now
@@ -147,6 +159,7 @@ class Session:
         self._first_in: float | None = None
         self._first_out: float | None = None
         self._backend_ready = False
+        self._farewell: tuple[EndReason, float] | None = None
         self._starting: asyncio.Task[None] | None = None
         self._sends_audio = facts.offer.audio.sends
         self.participant = Participant(agent, dtls, facts.offer.data, send, self, around.clock)
@@ -157,9 +170,18 @@ class Session:
             self._event_to_backend,
             limits.observers,
             room_for_session(facts.offer),
+            self._event_to_server if isinstance(backend, ForwardingBackend) else None,
         )
         self.stream = AudioStream(facts.stream, codec, self._audio_to_backend, now)
-        self._call = LiveCall(facts.session_id, facts.metadata, self.stream, self.events, self._backend_ends)
+        self._call = LiveCall(
+            facts.session_id,
+            facts.metadata,
+            self.stream,
+            self.events,
+            self._backend_ends,
+            self._backend_says_farewell,
+            facts.session,
+        )
         trace = {} if facts.traceparent is None else {"trace": facts.traceparent}
         self._log = log.bind(session=facts.session_id, backend=facts.backend, **trace)
 
@@ -268,23 +290,44 @@ class Session:
             self._look_for_speech(frame)
         if not self._backend_ready:
             return
+        began = self._watch.clock()
         try:
             self._backend.on_audio(frame)
         except Exception as error:  # noqa: BLE001 - a backend is somebody's code
             log_fault(self._log, "the backend failed on audio", error)
             self.end(EndReason.BACKEND_FAILED)
+        self._watch.took(began, "on_audio", self.facts.session_id, self.facts.backend)
 
     def _event_to_backend(self, event: Event) -> bool:
+        began = self._watch.clock()
         try:
             return self._backend.on_event(event)
         except Exception as error:  # noqa: BLE001 - a backend is somebody's code
             log_fault(self._log, "the backend failed on an event", error)
             self.end(EndReason.BACKEND_FAILED)
             return True
+        finally:
+            self._watch.took(began, "on_event", self.facts.session_id, self.facts.backend)
+
+    def _event_to_server(self, event: Event, text: str) -> None:
+        assert isinstance(self._backend, ForwardingBackend)
+        try:
+            self._backend.on_client_event(event, text)
+        except Exception as error:  # noqa: BLE001 - a backend is somebody's code
+            log_fault(self._log, "the backend failed on an event", error)
+            self.end(EndReason.BACKEND_FAILED)
 
     def _backend_ends(self, reason: str) -> None:
         self._log.info("the backend hangs up", why=reason[:64])
-        self.end(EndReason.BACKEND_ENDED)
+        self.end(_reason_of_backend(reason))
+
+    def _backend_says_farewell(self, reason: str) -> None:
+        self._log.info("the backend hangs up", why=reason[:64])
+        self._farewell = _reason_of_backend(reason), self._around.clock() + FAREWELL_LIMIT_S
+
+    def _is_told(self, now: float, until: float) -> bool:
+        has_all = not self.events.is_waiting and self.participant.has_sent_all
+        return now >= until or has_all or self.facts.offer.data is None
 
     async def _finish_backend(self, reason: EndReason) -> None:
         if self._starting is not None and not self._starting.done():
@@ -309,6 +352,8 @@ class Session:
             self.end(EndReason.MAX_AGE)
         elif self._limits.idle and now - self._active >= self._limits.idle:
             self.end(EndReason.IDLE)
+        elif self._farewell is not None and self._is_told(now, self._farewell[1]):
+            self.end(self._farewell[0])
         elif self.participant.is_connected:
             self._send_audio(now)
         elif self._is_stuck(now):
@@ -404,6 +449,10 @@ class Session:
         relay = relays[0] if len(relays) == 1 else None
         route = self.facts.route
         return SessionPath(relay=relay, listener=listener, cluster=route.cluster, pod=route.pod, worker=route.worker)
+
+
+def _reason_of_backend(reason: str) -> EndReason:
+    return EndReason(reason) if reason in _BACKENDS_WORDS else EndReason.BACKEND_ENDED
 
 
 def room_for_session(offer: Offer) -> int:

@@ -3,7 +3,7 @@
 Rules:
 * Admission is one step without a wait in it, so there are never more than `max_sessions`, however many ask at once.
 * A request id gets the same answer for 60 s. One that was closed makes no session any more.
-* While draining, nothing is admitted; what runs goes on.
+* While draining, nothing is admitted; what runs goes on, until the deadline if there is one. `undrain` calls both off.
 * An ended session can be looked at for 60 s.
 """
 
@@ -15,8 +15,8 @@ import heapq
 import re
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from usher_core.errors import LocalError, RemoteError
@@ -34,14 +34,15 @@ from usher_core.internal_api import (
     SessionList,
 )
 from usher_transceiver.aiortc_adapter import MAX_MESSAGE_SIZE
+from usher_transceiver.audio_parameters import stream_parameters
 from usher_transceiver.backends.protocol import Backend, BackendConfig, BackendFactory
 from usher_transceiver.backends.registry import BackendFailedError, load_backends, make_backend
+from usher_transceiver.backends.watch import BackendWatch
 from usher_transceiver.certificate import Certificate
 from usher_transceiver.dtls import Dtls
 from usher_transceiver.expiring import ExpiringMap
 from usher_transceiver.ice import Generation, IceAgent
-from usher_transceiver.media.codec import MIN_BITRATE, Codec, EncoderSettings
-from usher_transceiver.media.stream import StreamParameters
+from usher_transceiver.media.codec import Codec, EncoderSettings
 from usher_transceiver.media.ticker import Ticker
 from usher_transceiver.mux import Mux
 from usher_transceiver.paths import Path
@@ -87,6 +88,8 @@ class RegistrySettings:
     backend_config: BackendConfig
     encoder: EncoderSettings
     limits: Limits
+    built_in: Mapping[str, BackendFactory] = field(default_factory=dict)
+    """Backends beside the installed ones."""
 
 
 class SessionRegistry:
@@ -117,6 +120,7 @@ class SessionRegistry:
         self.clock = clock
         self.draining = False
         self._ends = False
+        self._deadline: asyncio.TimerHandle | None = None
         self.created = 0
         self.refused: Counter[str] = Counter()
         self.ended: Counter[str] = Counter()
@@ -136,7 +140,8 @@ class SessionRegistry:
         self._empty.set()
         self._requests: ExpiringMap[str, Request] = ExpiringMap(REQUEST_ID_LIFE_S, MAX_REQUESTS)
         self._ended: ExpiringMap[str, SessionInfo] = ExpiringMap(ENDED_LIFE_S, MAX_ENDED)
-        self._backends: dict[str, BackendFactory] = load_backends(settings.backend)
+        self.backend_watch = BackendWatch(clock)
+        self._backends = load_backends(settings.backend, self.backend_watch, settings.built_in)
         self._finishing: set[asyncio.Task[None]] = set()
         self._observing: set[asyncio.Task[Any]] = set()
         self._hash_key = secrets.token_bytes(16)
@@ -232,7 +237,7 @@ class SessionRegistry:
         backend = self._make_backend(name)
         ufrag, password = self._keys.make_ufrag(self._mux.knows_ufrag)
         session_id = secrets.token_hex(8)
-        stream = self._stream_parameters(offer, backend.audio)
+        stream = stream_parameters(offer.audio, backend.audio, self._settings.encoder)
         facts = CallFacts(
             session_id=session_id,
             tenant=request.tenant,
@@ -277,20 +282,6 @@ class SessionRegistry:
         except KeyError:
             known = ", ".join(sorted(self._backends))
             raise LocalError(f"there is no backend {name[:64]!r}", f"known here: {known}") from None
-
-    def _stream_parameters(self, offer: Offer, kind: Any) -> StreamParameters:
-        audio = offer.audio
-        return StreamParameters(
-            ssrc=secrets.randbelow(0xFFFF_FFFF) + 1,
-            cname=secrets.token_hex(8),
-            payload_type=audio.payload_type,
-            clock_rate=audio.clock_rate,
-            mid=audio.mid or "",
-            mid_extension_id=audio.mid_extension_id,
-            level_extension_id=audio.level_extension_id,
-            kind=kind,
-            encoder=_encoder_for(audio.max_bitrate, self._settings.encoder),
-        )
 
     def _add(self, facts: CallFacts, generation: Generation, backend: Backend) -> None:
         session: Session
@@ -395,17 +386,32 @@ class SessionRegistry:
 
     # Drain
 
-    def drain(self) -> None:
-        """Admit nothing from now on."""
+    def drain(self, deadline: float | None = None) -> None:
+        """Admit nothing from now on; end what still runs in `deadline` seconds. None leaves an earlier one alone."""
         self.draining = True
+        if deadline is not None:
+            self._forget_deadline()
+            self._deadline = asyncio.get_running_loop().call_later(deadline, self._end_drained)
 
     def drain_for_good(self) -> None:
         """The same, and no `undrain` changes it: this process ends."""
         self._ends = self.draining = True
 
     def undrain(self) -> None:
-        """Admit again, unless this process ends."""
-        self.draining = self._ends
+        """Admit again and let all calls go on, unless this process ends."""
+        if not self._ends:
+            self.draining = False
+            self._forget_deadline()
+
+    def _forget_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _end_drained(self) -> None:
+        self._deadline = None
+        for session in tuple(self._sessions.values()):
+            session.end(EndReason.DRAIN_DEADLINE)
 
     async def wait_empty(self) -> None:
         """Wait until no session runs."""
@@ -433,16 +439,12 @@ class SessionRegistry:
             await asyncio.wait(self._finishing, timeout=2 * BACKEND_CLOSE_LIMIT_S + 1)
 
 
-def _encoder_for(most: int | None, encoder: EncoderSettings) -> EncoderSettings:
-    # RFC 7587 section 6.1: maxaveragebitrate is a bound on what we send.
-    return encoder if most is None else replace(encoder, bitrate=min(encoder.bitrate, max(most, MIN_BITRATE)))
-
-
 def _audio_counts(session: Session, now: float) -> dict[str, int]:
     stats = session.stream.stats(now)
     return {
         "received": stats.packets_received,
         "sent": stats.packets_sent,
+        "resent": stats.resent,
         "lost": max(0, stats.lost),
         "late": stats.late,
         "recovered": stats.recovered,

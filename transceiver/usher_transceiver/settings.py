@@ -8,11 +8,12 @@ from typing import ClassVar
 from pydantic import Field
 
 from usher_core.ids import MAX_CLUSTER, MAX_POD, MAX_WORKER, Route
-from usher_core.settings import HostPort, ProgramSettings
+from usher_core.settings import HostPort
+from usher_transceiver.backends.realtime.settings import RealtimeSettings
 from usher_transceiver.media.choose_codec import CodecPreference
 
 
-class TransceiverSettings(ProgramSettings):
+class TransceiverSettings(RealtimeSettings):
     """One transceiver process. The rules of a packet's path (docs/wire.md section 5) are constants, not settings."""
 
     program: ClassVar[str] = "transceiver"

@@ -121,4 +121,6 @@ class Srtp:
 def _session(profile: Profile, key: bytes, direction: int) -> Session:
     policy = Policy(key=key, ssrc_type=direction, srtp_profile=profile.number)
     policy.window_size = WINDOW
+    # A packet that the client asks for again (NACK) is protected again, into the same bytes.
+    policy.allow_repeat_tx = True
     return Session(policy)

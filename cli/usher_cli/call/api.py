@@ -244,6 +244,8 @@ _UNAVAILABLE = {
 _END_REASONS = {
     "backend_failed": ("the backend failed", ": see the transceiver's log"),
     "backend_ended": ("the backend ended it", ""),
+    "upstream_failed": ("the Realtime server did not take the call", ": see the transceiver's log"),
+    "upstream_closed": ("the Realtime server ended it", ""),
     "dtls_failed": ("the transceiver gave DTLS up", f": {DTLS_GUESS}"),
     "no_first_check": ("no check of ours reached the transceiver", f": {ICE_GUESS}"),
     "silent": ("nothing of ours reached the transceiver any more", ""),

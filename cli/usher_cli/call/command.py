@@ -90,6 +90,11 @@ def _read_address(_ctx: click.Context, _param: click.Parameter, value: str | Non
     help="With --load: one call in so many is a full one, whose sound is judged.",
 )
 @click.option(
+    "--rate",
+    type=_Number(0.1, MAX_CONCURRENCY),
+    help="With --load: begin so many light calls a second, each when it is due.  [default: 8 at a time]",
+)
+@click.option(
     "--via",
     callback=_read_address,
     metavar="IP:PORT",
@@ -110,6 +115,7 @@ def call(  # noqa: PLR0913  (one parameter per flag)
     concurrency: int | None,
     load: bool,
     full_every: int,
+    rate: float | None,
     via: tuple[str, int] | None,
 ) -> NoReturn:
     """Place real calls at URL and report times, loss and what came back.
@@ -127,6 +133,8 @@ def call(  # noqa: PLR0913  (one parameter per flag)
         raise LocalError("--wav and --talk exclude each other", "a file has its own length")
     if load and (wav is not None or talk is not None):
         raise LocalError("--load sends the tone without end", "leave out --wav and --talk")
+    if rate is not None and not load:
+        raise LocalError("--rate is for --load", "add --load, or use --concurrency")
     if talk is not None and talk >= seconds:
         raise LocalError(f"--talk {talk:g} leaves no time for silence within --seconds {seconds:g}", "let it be less")
     bearer(api_key)
@@ -153,7 +161,7 @@ def call(  # noqa: PLR0913  (one parameter per flag)
     if load:
         from usher_cli.call.load import place_load  # noqa: PLC0415
 
-        results, load_report = run_interruptible(place_load(plan, full_every, progress))
+        results, load_report = run_interruptible(place_load(plan, full_every, progress, rate))
     else:
         results = run_interruptible(place_calls(plan, progress))
     summary = result.summarise(results, time.monotonic() - started, time.process_time() - cpu)

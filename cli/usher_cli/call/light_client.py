@@ -1,8 +1,9 @@
 """A client that is light enough to make hundreds of calls from one process: for load, not for judging sound.
 
 It is a full peer on the wire (ICE controlling agent with one candidate pair, DTLS, SRTP; the last two are the
-transceiver's own), but it encodes and decodes nothing: it sends ready Opus packets, and reads of what comes back only
-what SRTP leaves in clear. Protocol only: datagrams and `now` (monotonic seconds) in, datagrams out.
+transceiver's own), also for servers with full ICE and those that begin the handshake. But it encodes and decodes
+nothing: it sends ready Opus packets, and reads of what comes back only what SRTP leaves in clear. Protocol only:
+datagrams and `now` (monotonic seconds) in, datagrams out.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import secrets
 import struct
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 from usher_cli.call.api import CallError
 from usher_cli.call.opus import FRAME_SAMPLES
@@ -18,9 +19,10 @@ from usher_cli.call.steady_checks import CHECK_INTERVAL_S
 from usher_core import stun
 from usher_core.datagram import DatagramClass, classify
 from usher_core.errors import RemoteError
+from usher_core.ids import pack_address
 from usher_core.rtp import is_rtcp
 from usher_core.sdplines import Level, read_document
-from usher_core.stun import Attribute, StunClass
+from usher_core.stun import Attribute, StunClass, StunMessage
 from usher_transceiver.certificate import Certificate
 from usher_transceiver.dtls import Dtls, DtlsState
 from usher_transceiver.sdp import Fingerprint
@@ -78,6 +80,7 @@ class LightClient:
         self._tie_breaker = secrets.token_bytes(8)
         self._username = b""
         self._server_password = b""
+        self._server = ("", 0)
         self._dtls: Dtls | None = None
         self._srtp: Srtp | None = None
         self._checks: dict[bytes, float] = {}
@@ -117,10 +120,15 @@ class LightClient:
         candidate = _attribute(section, "candidate").split()
         self._username = f"{_attribute(section, 'ice-ufrag')}:{self._ufrag}".encode()
         self._server_password = _attribute(section, "ice-pwd").encode()
-        self._dtls = Dtls(self._certificate, "client", (Fingerprint(algorithm, value),))
+        setup = section.first("setup")
+        role: Literal["client", "server"] = "server" if setup and setup.argument == "active" else "client"
+        self._dtls = Dtls(self._certificate, role, (Fingerprint(algorithm, value),))
+        if role == "server":
+            self._dtls.start()
         self.record.answered_at = now
         self._next_check_at = now
-        return candidate[4], int(candidate[5])
+        self._server = (candidate[4], int(candidate[5]))
+        return self._server
 
     @property
     def is_connected(self) -> bool:
@@ -192,6 +200,8 @@ class LightClient:
             message = stun.parse(datagram)
         except RemoteError:
             return []
+        if message.is_binding_request:
+            return self._answer_check(message)
         sent_at = self._checks.pop(message.transaction_id, None)
         if sent_at is None or message.cls is not StunClass.SUCCESS:
             return []
@@ -203,8 +213,17 @@ class LightClient:
             return []
         self.record.ice_at = now
         self._next_check_at = now + CHECK_INTERVAL_S
-        self._dtls.start()
+        if self._dtls.state is DtlsState.NEW:
+            self._dtls.start()
         return list(self._dtls.take())
+
+    def _answer_check(self, request: StunMessage) -> list[bytes]:
+        """A server with full ICE checks too (RFC 8445 section 7.3)."""
+        password = self._password.encode()
+        if not request.verify_integrity(password):
+            return []
+        host, port = self._server
+        return [stun.build_success(request, pack_address(host), port, password)]
 
     def _on_dtls(self, now: float, datagram: bytes) -> list[bytes]:
         if self._dtls is None:

@@ -4,6 +4,7 @@ Rules:
 * Each client has its own UDP socket: the server sees as many addresses as calls.
 * One loop serves all clients: a quarter of them every 5 ms, each every 20 ms, on a grid that does not drift. What it is
   late by is the send lag: when that grows, it is this client that is too slow, not the server.
+* Calls are set up 8 at a time; with a rate each begins when it is due, whether or not those before it are done.
 * The sound is judged at the full clients (stock aiortc); light ones count packets.
 """
 
@@ -57,8 +58,13 @@ class Sending:
     skipped: int = 0
 
 
-async def place_load(plan: Plan, full_every: int, progress: Progress) -> tuple[list[CallResult], dict[str, Any]]:
-    """Place `plan.count` calls, one in `full_every` with the full client. Return the full calls and the load report."""
+async def place_load(
+    plan: Plan, full_every: int, progress: Progress, rate: float | None = None
+) -> tuple[list[CallResult], dict[str, Any]]:
+    """Place `plan.count` calls, one in `full_every` with the full client. Return the full calls and the load report.
+
+    With `rate` so many light calls a second begin.
+    """
     full = -(-plan.count // full_every)
     light = plan.count - full
     certificate = Certificate()
@@ -67,7 +73,7 @@ async def place_load(plan: Plan, full_every: int, progress: Progress) -> tuple[l
     async with CallsApi(plan.url, plan.api_key) as api:
         sender = asyncio.create_task(_send(calls, plan.source.packets, sending))
         try:
-            await _set_up(api, calls, plan.via, progress)
+            await _set_up(api, calls, plan.via, progress, rate)
             progress(0, f"{sum(call.client.is_connected for call in calls)} of {light} light calls connected")
             # Handshakes keep the loop busy; what counts is how it keeps up with the calls.
             sending.lags_s.clear()
@@ -95,12 +101,17 @@ class _Usage:
         return _Usage(self.wall_s - earlier.wall_s, self.cpu_s - earlier.cpu_s)
 
 
-async def _set_up(api: CallsApi, calls: Sequence[LightCall], via: tuple[str, int] | None, progress: Progress) -> None:
-    free = asyncio.Semaphore(SETTING_UP)
+async def _set_up(
+    api: CallsApi, calls: Sequence[LightCall], via: tuple[str, int] | None, progress: Progress, rate: float | None
+) -> None:
+    free = asyncio.Semaphore(SETTING_UP if rate is None else len(calls))
+    begin = time.monotonic()
     done = 0
 
-    async def one(call: LightCall) -> None:
+    async def one(number: int, call: LightCall) -> None:
         nonlocal done
+        if rate is not None:
+            await asyncio.sleep(begin + number / rate - time.monotonic())
         async with free:
             try:
                 await _connect(api, call, via)
@@ -110,7 +121,7 @@ async def _set_up(api: CallsApi, calls: Sequence[LightCall], via: tuple[str, int
         if done % 50 == 0:
             progress(0, f"{done} light calls set up")
 
-    await asyncio.gather(*(one(call) for call in calls))
+    await asyncio.gather(*(one(number, call) for number, call in enumerate(calls)))
 
 
 async def _connect(api: CallsApi, call: LightCall, via: tuple[str, int] | None) -> None:

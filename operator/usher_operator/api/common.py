@@ -42,6 +42,23 @@ class LocalReference(Model):
     """Name of the object."""
 
 
+_SECRET_KEY = rules(
+    Rule(
+        "self.matches('^[A-Za-z0-9._-]+$')",
+        "write a key as a Secret may have it: letters, digits and . _ -, such as api-key",
+    )
+)
+
+
+class SecretKeyReference(Model):
+    """Names a key of a Secret in the namespace of the pool."""
+
+    name: str = Field(min_length=1, max_length=253)
+    """Name of the Secret."""
+    key: str = Field(min_length=1, max_length=253, json_schema_extra=_SECRET_KEY)
+    """Key within it."""
+
+
 class Keys(Model):
     """Where the keys of ufrags and hop datagrams come from."""
 

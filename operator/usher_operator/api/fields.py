@@ -12,6 +12,9 @@ NONE = "['0', '0%']"
 DURATION = "([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?"
 """Regular expression of a duration; the empty string is none."""
 
+PORT = ":([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+"""Regular expression of a port behind an address."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:

@@ -16,11 +16,13 @@ from usher_operator.api.common import (
     Model,
     Placement,
     Resources,
+    SecretKeyReference,
     Strategy,
 )
 from usher_operator.api.fields import (
     NAME_RULE,
     NONE,
+    PORT,
     Image,
     LabelSelector,
     PodTemplate,
@@ -33,13 +35,12 @@ from usher_operator.api.fields import (
 
 _LABEL = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 _LAST_LABEL = "[A-Za-z]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
-_PORT = ":([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 _IS_ADDRESS = " || ".join(
     (
         "isIP(self)",
-        rf"self.matches(r'^\[.*\]({_PORT})?$') && isIP(self.substring(1, self.indexOf(']')))",
-        rf"self.matches(r'^[0-9.]+{_PORT}$') && isIP(self.split(':')[0])",
-        rf"self.matches(r'^({_LABEL}\.)*{_LAST_LABEL}({_PORT})?$')",
+        rf"self.matches(r'^\[.*\]({PORT})?$') && isIP(self.substring(1, self.indexOf(']')))",
+        rf"self.matches(r'^[0-9.]+{PORT}$') && isIP(self.split(':')[0])",
+        rf"self.matches(r'^({_LABEL}\.)*{_LAST_LABEL}({PORT})?$')",
     )
 )
 
@@ -161,6 +162,16 @@ class Datapath(Model):
     """Bytes of an IP packet on the way to transceivers; 0 asks the kernel."""
 
 
+class Redis(Model):
+    """A Redis by which relays know each other's clients, for fleets too large to ask all transceivers."""
+
+    url_secret_ref: SecretKeyReference
+    """Its URL, `rediss://:PASSWORD@HOST:6379/0` or `redis+sentinel://…`, in a Secret of yours. Relays read it when they
+    start."""
+    ca_secret_ref: SecretKeyReference | None = None
+    """Certificates in PEM of who has signed its own, beside those that the image trusts; in a Secret of yours."""
+
+
 class Drain(Model):
     """How a relay ends."""
 
@@ -227,6 +238,8 @@ class RelayPoolSpec(Model):
     """Which transceivers these relays serve."""
     datapath: Datapath = Field(default_factory=Datapath)
     """The engine that moves packets."""
+    redis: Redis | None = None
+    """A Redis by which relays know each other's clients. Left out: they ask the transceivers."""
     drain: Drain = Field(default_factory=Drain)
     """How a relay ends."""
     keys: Keys = Field(default_factory=Keys)
@@ -284,7 +297,7 @@ class RelayPoolStatus(Model):
     key_ids: list[str] = Field(default_factory=list, max_length=64, alias="keyIDs")
     """Keys in use and their state, such as `ice/A active 12d`; never the keys."""
     conditions: list[Condition] = Field(default_factory=list, max_length=16, json_schema_extra=keyed_by("type"))
-    """Accepted, Available, Exposed, KeysReady, Progressing, Ready."""
+    """Accepted, Available, Exposed, KeysReady, Progressing, Ready, RedisReady."""
 
 
 class RelayPool(Model):

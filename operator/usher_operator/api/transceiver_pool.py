@@ -17,10 +17,12 @@ from usher_operator.api.common import (
     Model,
     Placement,
     Resources,
+    SecretKeyReference,
     Strategy,
 )
 from usher_operator.api.fields import (
     NAME_RULE,
+    PORT,
     FreeForm,
     Image,
     PodTemplate,
@@ -67,16 +69,62 @@ class Drain(Model):
 _BACKEND_NAME = rules(
     Rule(
         "self.matches('^[A-Za-z0-9][A-Za-z0-9._-]*$')",
-        "write echo, parrot, or the name of an entry point: letters, digits and . _ -",
+        "write echo, parrot, realtime, or the name of an entry point: letters, digits and . _ -",
     )
 )
+
+_UPSTREAM_URL = rules(
+    Rule(
+        rf"self.matches(r'^wss?://(\[[0-9A-Fa-f:.]+\]|[^/?#@:\[\]\s]+)({PORT})?([/?][^#\s]*)?$')",
+        "write a URL that begins with ws:// or wss://, without user, password, # or blanks, such as "
+        "wss://api.example.com/v1/realtime",
+    )
+)
+
+_MODEL_NAME = rules(
+    Rule(
+        "self.matches('^([A-Za-z0-9][A-Za-z0-9._:/@-]*)?$')",
+        "write a model as letters, digits and . _ : / @ -, beginning with a letter or digit",
+    )
+)
+
+
+class Realtime(Model):
+    """The server behind the backend `realtime`: it speaks the Realtime protocol over a WebSocket, one for each call."""
+
+    url: str = Field(min_length=1, max_length=1024, json_schema_extra=_UPSTREAM_URL)
+    """Where it is: `wss://…`, or `ws://…` within the cluster, where nobody reads along."""
+    model: str = Field(default="", max_length=256, json_schema_extra=_MODEL_NAME)
+    """Model that it is asked for where the call names none. Empty: the server's own choice."""
+    api_key_secret_ref: SecretKeyReference | None = None
+    """API key of the server, one line in a Secret of yours. Left out: none is sent."""
+    headers_secret_ref: SecretKeyReference | None = None
+    """Further headers for the server: a JSON object of texts in a Secret of yours, such as `{"api-key": "…"}`."""
+    truncate: Literal["Usher", "Upstream"] = "Usher"
+    """Who cuts an answer short, once a caller interrupts it, at what he has heard. `Upstream`: the server does it by
+    itself, and usher must not do it twice."""
 
 
 class Backend(Model):
     """What answers the callers."""
 
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            Rule(
+                "self.type != 'realtime' || has(self.realtime)",
+                "type realtime needs the field realtime, with the url of the server",
+            ),
+            Rule(
+                "self.type == 'realtime' || !has(self.realtime)",
+                "the field realtime has a meaning only with type realtime: leave it out, or set the type",
+            ),
+        )
+    )
+
     type: str = Field(default="echo", min_length=1, max_length=64, json_schema_extra=_BACKEND_NAME)
-    """`echo`, `parrot`, or the name of an entry point `usher.backends` in the image."""
+    """`echo`, `parrot`, `realtime`, or the name of an entry point `usher.backends` in the image."""
+    realtime: Realtime | None = None
+    """The server behind the backend `realtime`; with that type alone."""
     config: FreeForm = Field(default_factory=dict)
     """Configuration of the backend, no secrets."""
 
@@ -185,7 +233,7 @@ class TransceiverPoolStatus(Model):
     key_ids: list[str] = Field(default_factory=list, max_length=64, alias="keyIDs")
     """Keys in use and their state, such as `ice/A active 12d`; never the keys."""
     conditions: list[Condition] = Field(default_factory=list, max_length=16, json_schema_extra=keyed_by("type"))
-    """Accepted, ClusterIDAllocated, Available, KeysReady, Progressing, Ready."""
+    """Accepted, ClusterIDAllocated, Available, BackendReady, KeysReady, Progressing, Ready."""
 
 
 class TransceiverPool(Model):

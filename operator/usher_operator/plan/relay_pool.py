@@ -27,7 +27,14 @@ from usher_operator.plan.children import is_ours, key_of, name_taken
 from usher_operator.plan.defaults import Defaults
 from usher_operator.plan.diagnosis import is_stuck, why_not_ready
 from usher_operator.plan.relay_addresses import find_addresses
-from usher_operator.plan.secret_refs import needed_keys, secret_forbidden, secret_missing
+from usher_operator.plan.secret_refs import (
+    holds_up,
+    needed_by_redis,
+    needed_keys,
+    secret_forbidden,
+    secret_missing,
+    secrets_verdict,
+)
 from usher_operator.pods_aside import tell_left, with_aside
 from usher_operator.render.pod import child_name
 from usher_operator.render.relay import (
@@ -58,6 +65,7 @@ def plan_relay_pool(pool: RelayPool, seen: RelayPoolSeen, now: float, defaults: 
     """
     is_deleting = pool.metadata.deletion_timestamp is not None
     accepted, keys = _accepted(pool, seen, defaults), _keys(pool, seen)
+    redis = [found] if (found := _redis(pool, seen)) else []
     is_admitted = _is_admitted(pool, seen)
     addresses = _addresses(pool, seen, is_admitted=is_admitted)
     exposed = _exposed(pool, seen, addresses)
@@ -66,7 +74,7 @@ def plan_relay_pool(pool: RelayPool, seen: RelayPoolSeen, now: float, defaults: 
 
     actions: list[Action] = _applies(pool, seen, manifest) if may_change and manifest is not None else []
     facts = _facts(pool, seen, manifest, image_of(pool, defaults))
-    blockers = [verdict for verdict in (accepted, keys) if verdict.status != "True"]
+    blockers = [verdict for verdict in (accepted, keys, *redis) if holds_up(verdict)]
     if not is_admitted:
         blockers.append(exposed)
     aside = [pod for pod in seen.pods if pod.is_aside]
@@ -74,7 +82,7 @@ def plan_relay_pool(pool: RelayPool, seen: RelayPoolSeen, now: float, defaults: 
         actions += tell_left(aside)
     available, progressing = _available(facts, blockers), with_aside(_progressing(facts, blockers), aside)
     ready = _ready(facts, [*blockers, *([exposed] if exposed.status != "True" else [])])
-    verdicts = [accepted, available, exposed, keys, progressing, ready]
+    verdicts = [accepted, available, exposed, keys, progressing, ready, *redis]
     return Plan(
         tuple(actions),
         _status(facts, seen, addresses, verdicts, now),
@@ -194,6 +202,11 @@ def _keys(pool: RelayPool, seen: RelayPoolSeen) -> Verdict:
     if seen.keys_note:
         return Verdict("KeysReady", "True", "Rotating", sentence(seen.keys_note))
     return Verdict("KeysReady", "True", "KeysFound", "The keys are there.")
+
+
+def _redis(pool: RelayPool, seen: RelayPoolSeen) -> Verdict | None:
+    """Return whether relays find what they need to reach Redis, which may be away all the same; None: they use none."""
+    return secrets_verdict("RedisReady", needed_by_redis(pool), seen, pool.metadata.namespace)
 
 
 def _mixed_keys(pool: RelayPool, seen: RelayPoolSeen) -> Verdict | None:

@@ -19,6 +19,11 @@ FORBIDDEN = "SecretForbidden"
 """Whether the Secret exists is not known; its pods mount it without us."""
 
 
+def holds_up(verdict: Verdict) -> bool:
+    """Return whether a pool waits for what a condition is about. For what only we may not look at, none does."""
+    return verdict.status != "True" and (verdict.status, verdict.reason) != ("Unknown", FORBIDDEN)
+
+
 @dataclass(frozen=True, slots=True)
 class SecretKey:
     """A key of a Secret of the pool's namespace. `field`: of the pool that names it, such as `spec.keys.secretRef`."""
@@ -38,9 +43,36 @@ def needed_keys(pool: RelayPool | TransceiverPool) -> list[SecretKey]:
     return needed
 
 
+def needed_by_backend(pool: TransceiverPool) -> list[SecretKey]:
+    """Return what the backend of a TransceiverPool takes from Secrets."""
+    realtime = pool.spec.backend.realtime
+    references = (
+        {}
+        if realtime is None
+        else {"apiKeySecretRef": realtime.api_key_secret_ref, "headersSecretRef": realtime.headers_secret_ref}
+    )
+    return [
+        SecretKey(f"spec.backend.realtime.{field}", reference.name, reference.key)
+        for field, reference in references.items()
+        if reference is not None
+    ]
+
+
+def needed_by_redis(pool: RelayPool) -> list[SecretKey]:
+    """Return what relays take from Secrets to reach Redis."""
+    redis = pool.spec.redis
+    if redis is None:
+        return []
+    url, ca = redis.url_secret_ref, redis.ca_secret_ref
+    of_ca = [] if ca is None else [SecretKey("spec.redis.caSecretRef", ca.name, ca.key)]
+    return [SecretKey("spec.redis.urlSecretRef", url.name, url.key), *of_ca]
+
+
 def named_secrets(pool: RelayPool | TransceiverPool) -> list[str]:
     """Return the names of all Secrets that the conditions of a pool are about."""
-    return sorted({each.secret for each in needed_keys(pool)})
+    needed = needed_keys(pool)
+    needed += needed_by_backend(pool) if isinstance(pool, TransceiverPool) else needed_by_redis(pool)
+    return sorted({each.secret for each in needed})
 
 
 def secret_missing(
@@ -65,6 +97,24 @@ def secret_missing(
             text = f"{what} in namespace {namespace} has no key {each.key}, or an empty one: add it."
             return Verdict(kind, "False", "SecretKeyMissing", text)
     return None
+
+
+def secrets_verdict(
+    kind: str, needed: Sequence[SecretKey], seen: RelayPoolSeen | TransceiverPoolSeen, namespace: str
+) -> Verdict | None:
+    """Return a condition about Secrets that only pods use; None where they use none.
+
+    It is Unknown where the operator may not look, which keeps nothing from going on: an API key is nothing that it has
+    to read.
+    """
+    if not needed:
+        return None
+    names = ", ".join(sorted({each.secret for each in needed}))
+    return (
+        secret_missing(kind, needed, seen, namespace)
+        or secret_forbidden(kind, "Unknown", needed, seen, namespace)
+        or Verdict(kind, "True", "SecretsFound", f"What pods take from Secrets is there: {names}.")
+    )
 
 
 def secret_forbidden(

@@ -31,7 +31,7 @@ from usher_operator.plan.scale_down import (
     resize,
     split,
 )
-from usher_operator.plan.transceiver_status import Counts, Facts, count, keys_verdict, pod_verdicts, status
+from usher_operator.plan.transceiver_status import Counts, Facts, count, pod_verdicts, secret_verdicts, status
 from usher_operator.pods_aside import tell_left
 from usher_operator.render.pod import child_name
 from usher_operator.render.revision import is_current
@@ -55,11 +55,11 @@ def plan_transceiver_pool(pool: TransceiverPool, seen: TransceiverPoolSeen, now:
     """
     accepted = _accepted(pool, seen, defaults)
     claim = _claim(pool, seen, accepted, defaults)
-    keys = keys_verdict(pool, seen)
+    secrets = secret_verdicts(pool, seen)
     counts = count(seen.pods)
     workload = _look_at_workload(pool, seen, claim, accepted, defaults)
     chosen = _choose(pool, seen, workload)
-    grants = _grants(pool, seen, claim, keys, chosen, now)
+    grants = _grants(pool, seen, claim, secrets, chosen, now)
     allocated = _allocated(claim, grants)
     drains = drain_actions(chosen, seen.loads, pool.spec.media.http_port, workload.deployment, now)
     may_change = _is_deleting(pool) or not pool.spec.paused
@@ -75,7 +75,7 @@ def plan_transceiver_pool(pool: TransceiverPool, seen: TransceiverPoolSeen, now:
     if _is_deleting(pool):
         actions += tell_left(counts.aside)
 
-    blockers = (verdict for verdict in (accepted, allocated, keys) if verdict.status != "True")
+    blockers = (verdict for verdict in (accepted, allocated, *secrets) if secret_refs.holds_up(verdict))
     facts = Facts(
         pool=pool,
         counts=counts,
@@ -88,7 +88,7 @@ def plan_transceiver_pool(pool: TransceiverPool, seen: TransceiverPoolSeen, now:
         is_rolling=workload.is_rolling,
         blocker=next(blockers, None),
     )
-    verdicts = [accepted, allocated, keys, *pod_verdicts(facts)]
+    verdicts = [accepted, allocated, *secrets, *pod_verdicts(facts)]
     cluster = claim.cluster if claim.is_held else pool.status.cluster_id
     return Plan(
         tuple(actions),
@@ -111,7 +111,7 @@ def plan_pod_ids(
     claim = _claim(pool, seen, accepted, defaults)
     workload = _look_at_workload(pool, seen, claim, accepted, defaults)
     chosen = _choose(pool, seen, workload)
-    grants = _grants(pool, seen, claim, keys_verdict(pool, seen), chosen, now)
+    grants = _grants(pool, seen, claim, secret_verdicts(pool, seen), chosen, now)
     return identity_actions(pool, claim, grants, defaults.identity_namespace, now) if grants.pairs else ()
 
 
@@ -224,11 +224,16 @@ def _drain_aside(
 
 
 def _grants(
-    pool: TransceiverPool, seen: TransceiverPoolSeen, claim: Claim, keys: Verdict, chosen: Split, now: float
+    pool: TransceiverPool,
+    seen: TransceiverPoolSeen,
+    claim: Claim,
+    secrets: Sequence[Verdict],
+    chosen: Split,
+    now: float,
 ) -> Grants:
     last = last_given(pool, claim)
     # A Secret that only we may not read burns no id.
-    are_lacking = keys.status != "True" and keys.reason != secret_refs.FORBIDDEN
+    are_lacking = any(each.status == "False" and each.reason != secret_refs.FORBIDDEN for each in secrets)
     if claim.cluster is None or are_lacking or _is_deleting(pool):
         return Grants((), last, left=0, exhausted=0)
     cluster = claim.cluster

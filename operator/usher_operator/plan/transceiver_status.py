@@ -12,7 +12,13 @@ from usher_operator.conditions import Verdict, merge, sentence, some
 from usher_operator.names import ACTIVE, POD_ID_GATE, REVISION_LABEL, STATE_LABEL, TRANSCEIVER, pool_labels, selector_of
 from usher_operator.plan.diagnosis import is_stuck, why_not_ready
 from usher_operator.plan.scale_down import is_draining
-from usher_operator.plan.secret_refs import needed_keys, secret_forbidden, secret_missing
+from usher_operator.plan.secret_refs import (
+    needed_by_backend,
+    needed_keys,
+    secret_forbidden,
+    secret_missing,
+    secrets_verdict,
+)
 from usher_operator.pods_aside import with_aside
 from usher_operator.seen import Json, PodSeen, TransceiverPoolSeen
 
@@ -69,6 +75,12 @@ def keys_verdict(pool: TransceiverPool, seen: TransceiverPoolSeen) -> Verdict:
     if seen.keys_note:
         return Verdict("KeysReady", "True", "Rotating", sentence(seen.keys_note))
     return Verdict("KeysReady", "True", "KeysFound", "Keys and token are there.")
+
+
+def secret_verdicts(pool: TransceiverPool, seen: TransceiverPoolSeen) -> list[Verdict]:
+    """Return KeysReady, and BackendReady where the backend takes anything from Secrets."""
+    backend = secrets_verdict("BackendReady", needed_by_backend(pool), seen, pool.metadata.namespace)
+    return [keys_verdict(pool, seen), *([] if backend is None else [backend])]
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,9 +91,9 @@ class Mount:
     source: Mapping[str, Any]
 
 
-def secret_mount(name: str, path: str, secret: str, file: str) -> Mount:
-    """Return a mount of one file of a Secret, readable by our group only."""
-    items = [{"key": file, "path": file}]
+def secret_mount(name: str, path: str, secret: str, key: str, file: str | None = None) -> Mount:
+    """Return a mount of one key of a Secret as a file, named as the key unless `file` says so; for our group only."""
+    items = [{"key": key, "path": file or key}]
     return Mount(name, path, {"secret": {"secretName": secret, "defaultMode": 0o440, "items": items}})
 
 

@@ -28,6 +28,8 @@ from usher_operator.render.revision import revision_of, with_revision
 
 Json = dict[str, Any]
 
+REDIS_CA_PATH = "/etc/usher/redis-ca"
+REDIS_CA_FILE = "ca.crt"
 _UNPRIVILEGED_FROM = 1024
 """Lower ports need a sysctl before a process without privileges may bind them."""
 
@@ -97,7 +99,7 @@ def _template(pool: RelayPool, defaults: Defaults) -> Json:
         pull_secrets=pod.pull_secrets(spec.image_pull_secrets, defaults),
         placement=spec.placement,
         resources=spec.resources,
-        env=pod.environment(_env(pool)),
+        env=[*pod.environment(_env(pool)), *_redis_url(pool)],
         ports=(
             *(_container_port(listener, on_host=is_host_port(pool)) for listener in spec.listeners),
             {"name": ADMIN_PORT_NAME, "containerPort": ADMIN_PORT, "protocol": "TCP"},
@@ -108,7 +110,7 @@ def _template(pool: RelayPool, defaults: Defaults) -> Json:
             # Design D15: a relay that turns unready still forwards, so that flows move before it ends.
             "readinessProbe": pod.http_probe("/readyz", ADMIN_PORT_NAME, period=1, failures=1),
         },
-        mounts=[pod.keys_mount(keys_secret(pool))],
+        mounts=[pod.keys_mount(keys_secret(pool)), *_redis_ca(pool)],
         grace=seconds(spec.drain.grace_period),
         token=True,
         # A DaemonSet has one pod on each node: there is nothing to spread.
@@ -119,7 +121,9 @@ def _template(pool: RelayPool, defaults: Defaults) -> Json:
 
 def _env(pool: RelayPool) -> dict[str, str]:
     spec = pool.spec
-    return {
+    # What OpenSSL trusts, beside its folder of certificates, where nobody says otherwise: only the client of Redis.
+    trust = {"SSL_CERT_FILE": f"{REDIS_CA_PATH}/{REDIS_CA_FILE}"} if _redis_ca(pool) else {}
+    return trust | {
         "USHER_LISTEN": ",".join(f"{listener.id}=0.0.0.0:{listener.port}" for listener in spec.listeners),
         "USHER_ADMIN": f"0.0.0.0:{ADMIN_PORT}",
         "USHER_KEYS_FILE": f"{pod.KEYS_PATH}/{KEYS_FILE}",
@@ -131,6 +135,19 @@ def _env(pool: RelayPool) -> dict[str, str]:
         "USHER_GRACE": str(seconds(spec.drain.grace_period)),
         "USHER_LOG_FORMAT": "json",
     }
+
+
+def _redis_url(pool: RelayPool) -> list[Json]:
+    """Return the variable with the URL, which holds a password: so its value stands in a Secret alone."""
+    if pool.spec.redis is None:
+        return []
+    url = pool.spec.redis.url_secret_ref
+    return [{"name": "USHER_REDIS_URL", "valueFrom": {"secretKeyRef": {"name": url.name, "key": url.key}}}]
+
+
+def _redis_ca(pool: RelayPool) -> list[pod.Mount]:
+    ca = pool.spec.redis.ca_secret_ref if pool.spec.redis else None
+    return [] if ca is None else [pod.secret_mount("redis-ca", REDIS_CA_PATH, ca.name, ca.key, REDIS_CA_FILE)]
 
 
 def pods_selector(selector: Mapping[str, Any]) -> str:

@@ -27,6 +27,7 @@ from usher_operator.names import (
 )
 from usher_operator.plan.defaults import Defaults
 from usher_operator.render import pod
+from usher_operator.render.realtime import realtime_environment, realtime_mounts
 from usher_operator.render.revision import revision_of, with_revision
 
 Json = dict[str, Any]
@@ -101,6 +102,8 @@ def _template(pool: TransceiverPool, cluster: int, defaults: Defaults) -> Json:
     if spec.backend.config:
         config_map = {"configMap": {"name": _backend_config_name(pool)}}
         mounts.append(pod.Mount("backend", BACKEND_PATH, config_map))
+    if spec.backend.realtime is not None:
+        mounts += realtime_mounts(spec.backend.realtime)
     parts = pod.PodParts(
         component=TRANSCEIVER,
         image=image_of(pool, defaults),
@@ -148,6 +151,8 @@ def _env(pool: TransceiverPool, cluster: int) -> list[Json]:
     }
     if spec.backend.config:
         values["USHER_BACKEND_CONFIG_FILE"] = f"{BACKEND_PATH}/{BACKEND_FILE}"
+    if spec.backend.realtime is not None:
+        values |= realtime_environment(spec.backend.realtime)
     path = f"metadata.labels['{POD_ID_LABEL}']"
     pod_id = {"name": "USHER_POD", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
     return [*pod.environment(values), pod_id]

@@ -47,6 +47,8 @@ const ENDINGS = {
   drain_deadline: "This part of the server is being renewed.",
   shutdown: "This part of the server is being renewed.",
   backend_ended: "The other side has hung up.",
+  upstream_failed: "The model's server does not take the call.",
+  upstream_closed: "The model's server has ended the call.",
 };
 
 /** Why the server ended a call, in words; `reason` is `end_reason` of the call object. */

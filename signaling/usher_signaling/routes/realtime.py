@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from usher_core.errors import RemoteError
+from usher_core.event_policy import EventPolicy, parse_event_policy
 from usher_core.internal_api import SessionInfo
 from usher_core.json_values import merge
 from usher_core.routes import Transceiver
@@ -92,15 +93,17 @@ def add_realtime_routes(app: FastAPI, services: Services) -> None:
         asked = parse_object(body) if body.strip() else {}
         session = parse_session(asked.get("session"))
         metadata = _metadata(asked.get("metadata"))
+        policy = caller.policy.narrowed(settings.event_policy_of_clients).narrowed(_policy(asked.get("event_policy")))
         now = services.clock()
         expires_at = int(now) + _seconds(asked.get("expires_after"), settings.secret_seconds)
-        secret = ClientSecret(caller.tenant, expires_at, session, metadata)
+        secret = ClientSecret(caller.tenant, expires_at, session, metadata, policy)
         try:
             value = seal_secret(services.sealer(), secret, secrets.token_bytes(NONCE_LENGTH), now)
         except RemoteError as error:
             raise ApiError(400, error.reason, error.message, param="session") from None
+        optional = {"metadata": metadata, "event_policy": policy.as_json()}
         answer = {"value": value, "expires_at": expires_at, "session": session}
-        return JSONResponse(answer | ({"metadata": metadata} if metadata else {}), headers=NO_STORE)
+        return JSONResponse(answer | {name: part for name, part in optional.items() if part}, headers=NO_STORE)
 
     app.add_api_route(CALLS, create_call, methods=["POST"], status_code=201)
     app.add_api_route(CALL, describe_call, methods=["GET"])
@@ -136,6 +139,14 @@ def _metadata(value: Any) -> dict[str, str]:
         return parse_metadata(value)
     except RemoteError as error:
         raise ApiError(400, error.reason, error.message, param="metadata") from None
+
+
+def _policy(value: Any) -> EventPolicy:
+    """The policy of events that a new ephemeral key is to have. Raises ApiError 400."""
+    try:
+        return parse_event_policy(value)
+    except RemoteError as error:
+        raise ApiError(400, error.reason, error.message, param="event_policy") from None
 
 
 def _seconds(expires_after: Any, default: int) -> int:

@@ -35,7 +35,7 @@ def add_side_band_route(app: FastAPI, services: Services) -> None:
             _check_origin(policy, socket)
             call = await calls.find(caller, _call_id(socket))
             with places.take():
-                owner = await calls.observe(call)
+                owner = await calls.observe(caller, call)
                 try:
                     await socket.accept(SUBPROTOCOL if SUBPROTOCOL in socket.scope["subprotocols"] else None)
                     close = await join(socket, owner)

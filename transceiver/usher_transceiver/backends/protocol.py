@@ -1,11 +1,21 @@
 """What a backend is and what it is given: the two seams for code that talks with a caller (see docs/backends.md)."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from usher_transceiver.media.frame import AudioFrame
 
-__all__ = ["AudioFrame", "AudioKind", "Backend", "BackendCall", "BackendConfig", "BackendFactory", "Event"]
+__all__ = [
+    "AudioFrame",
+    "AudioKind",
+    "Backend",
+    "BackendCall",
+    "BackendConfig",
+    "BackendFactory",
+    "Event",
+    "ForwardingBackend",
+    "ForwardingCall",
+]
 
 AudioKind = Literal["pcm", "opus"]
 """``pcm``: 20 ms frames of s16le mono 24 kHz. ``opus``: the packets as they are on the wire, never decoded."""
@@ -62,6 +72,9 @@ class BackendCall(Protocol):
     def end(self, reason: str) -> None:
         """Hang up. `reason` is a short word for logs and metrics."""
 
+    def end_when_told(self, reason: str) -> None:
+        """Hang up as soon as the client has the events that were sent to it, or after 2 s."""
+
 
 class Backend(Protocol):
     """One object per call. The session calls `start` once, then the ``on_`` methods, then `close` once."""
@@ -85,6 +98,33 @@ class Backend(Protocol):
 
     async def close(self, reason: str) -> None:
         """Free everything. Called exactly once, also after a failed or cancelled `start`; has a time limit."""
+
+
+@runtime_checkable
+class ForwardingCall(BackendCall, Protocol):
+    """A call as a `ForwardingBackend` sees it."""
+
+    @property
+    def given_session(self) -> Mapping[str, Any]:
+        """The session object as the creator of the call gave it, with nothing of ours in it."""
+
+    def forward(self, event: Event, text: str) -> None:
+        """Send an event to the client as it is written; kept (bounded) until the channel is open."""
+
+    def adopt_session(self, session: Mapping[str, Any]) -> None:
+        """This is the session object from now on: what observers who come later are greeted with."""
+
+
+@runtime_checkable
+class ForwardingBackend(Backend, Protocol):
+    """A backend with another server of the same protocol behind it. The session is that server's: `session.created`,
+    `session.updated` and what is wrong with an event come from there, and usher answers none of it.
+    """
+
+    forwards_events: Literal[True]
+
+    def on_client_event(self, event: Event, text: str) -> None:
+        """Take an event of the client or of an observer, read and as it was written, instead of `on_event`."""
 
 
 BackendFactory = Callable[[BackendConfig], Backend]

@@ -1,14 +1,18 @@
 """Finds backends by name among the entry points of installed distributions."""
 
 import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
-from typing import Final, get_args
+from typing import Any, Final, get_args
 
 import structlog
-from structlog.typing import FilteringBoundLogger
 
 from usher_core.errors import LocalError
+from usher_transceiver.backends.coroutine import CoroutineBackend
+from usher_transceiver.backends.faults import log_fault
 from usher_transceiver.backends.protocol import AudioKind, Backend, BackendConfig, BackendFactory
+from usher_transceiver.backends.watch import BackendWatch
 
 GROUP: Final = "usher.backends"
 KINDS: Final = get_args(AudioKind)
@@ -29,27 +33,34 @@ def names() -> list[str]:
     return sorted({entry.name for entry in entry_points(group=GROUP)})
 
 
-def load_backends(default: str) -> dict[str, BackendFactory]:
+def load_backends(
+    default: str, watch: BackendWatch, built_in: Mapping[str, BackendFactory] | None = None
+) -> dict[str, BackendFactory]:
     """Import all installed backends, by name. One that can't be imported is left out and logged.
+
+    `built_in`: those that the program has made itself, because they need its settings.
 
     Raises LocalError when `default` can't be had.
     """
-    loaded = {default: load_backend(default)}
+    loaded = dict(built_in or {})
+    if default not in loaded:
+        loaded[default] = load_backend(default, watch)
     for name in names():
         if name in loaded:
             continue
         try:
-            loaded[name] = load_backend(name)
+            loaded[name] = load_backend(name, watch)
         except LocalError as error:
             log.warning("a backend is left out", backend=name, error=str(error))
     return loaded
 
 
-def load_backend(name: str) -> BackendFactory:
+def load_backend(name: str, watch: BackendWatch) -> BackendFactory:
     """Import a backend and return what makes one per call. Do it once, at the start: importing may take seconds.
 
-    Raises LocalError when the name is unknown, used by two distributions, or cannot be imported, and when it is a class
-    that lacks `audio` or a method. What a function returns is looked at when it is called, by `make_backend`.
+    Raises LocalError when the name is unknown, used by two distributions, or cannot be imported, when it is a class
+    that lacks `audio` or a method, and when it is a coroutine function that does not take just the call. What another
+    function returns is looked at when it is called, by `make_backend`.
     """
     found: list[EntryPoint] = list(entry_points(group=GROUP, name=name))
     if not found:
@@ -71,8 +82,13 @@ def load_backend(name: str) -> BackendFactory:
     if not callable(factory):
         raise LocalError(
             f"the backend {name!r} ({found[0].value}) is no class or function",
-            "name something that can be called with the configuration and returns a backend",
+            "name a coroutine function that takes the call, or what can be called with the configuration and returns "
+            "a backend",
         )
+    if inspect.iscoroutinefunction(factory) or inspect.isasyncgenfunction(factory):
+        if fault := _run_fault(factory):
+            raise LocalError(f"the backend {name!r} ({found[0].value}) {fault}", "write it as `async def run(call)`")
+        return partial(CoroutineBackend, factory, name, watch)
     if inspect.isclass(factory) and (fault := _fault(factory)):
         raise LocalError(
             f"the backend {name!r} ({found[0].value}) {fault}",
@@ -96,14 +112,19 @@ def make_backend(name: str, factory: BackendFactory, config: BackendConfig) -> B
     return backend
 
 
-def log_fault(to: FilteringBoundLogger, message: str, error: Exception) -> None:
-    """Log what a backend raised, in one line; where it was raised only at level debug."""
-    to.error(message, problem=f"{type(error).__name__}: {error}")
-    to.debug(message, exc_info=error)
-
-
 def _fault(backend: object) -> str:
     """Say what a backend or its class lacks, "" for nothing."""
     lacks = [name for name in ("audio", *METHODS) if not hasattr(backend, name)]
     lacks += [f"{name}()" for name in METHODS if name not in lacks and not callable(getattr(backend, name))]
     return f"has no {', '.join(lacks)}" if lacks else ""
+
+
+def _run_fault(run: Callable[..., Any]) -> str:
+    """Say why a function can't be the `run` of a backend, "" for nothing."""
+    if inspect.isasyncgenfunction(run):
+        return "yields; it plays by `await call.play(pcm)`"
+    try:
+        inspect.signature(run).bind(None)
+    except TypeError as error:
+        return f"can't be called with the call alone: {error}"
+    return ""

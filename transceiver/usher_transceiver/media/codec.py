@@ -1,4 +1,4 @@
-"""What an Opus codec does; `choose_codec` has the one of this process."""
+"""What a codec does; `choose_codec` has the Opus of this process, `g711` the only other one."""
 
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -30,7 +30,7 @@ class EncoderSettings:
 
 
 class Encoder(Protocol):
-    """20 ms of s16le mono 24 kHz PCM in, one Opus packet out."""
+    """20 ms of s16le mono 24 kHz PCM in, one packet out."""
 
     def encode(self, pcm: bytes) -> bytes:
         """Encode 960 bytes of PCM into at most `MAX_PACKET` bytes."""
@@ -40,10 +40,10 @@ class Encoder(Protocol):
 
 
 class Decoder(Protocol):
-    """Opus packets in order in, s16le mono 24 kHz PCM out. Durations are samples at 24 kHz, multiples of 2.5 ms."""
+    """Packets in order in, s16le mono 24 kHz PCM out. Durations are samples at 24 kHz."""
 
     def decode(self, packet: bytes) -> bytes:
-        """Decode a packet. Raises RemoteError (reason ``opus_packet``) when it is not Opus; go on with `conceal`."""
+        """Decode a packet. Raises RemoteError (reason ``opus_packet``) when it is none; go on with `conceal`."""
 
     def recover(self, following: bytes, samples: int) -> bytes:
         """Make up a lost packet of that duration, from the redundancy in the packet that follows it, if it has any."""
@@ -52,8 +52,24 @@ class Decoder(Protocol):
         """Make up audio from what came before."""
 
 
+class PayloadFormat(Protocol):
+    """What the outside of a codec's packets tells without a decoder, and how the codec says silence."""
+
+    silence_interval: int
+    """Ticks from one packet that says silence to the next, once a silence has lasted for a while."""
+
+    def duration(self, payload: bytes) -> int:
+        """Return the duration in samples at 48 kHz. Raises RemoteError when the payload cannot be this codec's."""
+
+    def is_dtx(self, payload: bytes) -> bool:
+        """Tell whether the packet says "silence from here on"."""
+
+    def silence(self, like: bytes) -> bytes:
+        """Return a packet of 20 ms of silence, to follow `like`; made without an encoder."""
+
+
 class Codec(Protocol):
-    """Makes encoders and decoders; one per process."""
+    """Makes encoders and decoders; that of Opus is one per process."""
 
     name: str
     """For logs and metrics."""

@@ -8,10 +8,10 @@ from collections import deque
 from typing import Final, NamedTuple, Protocol
 
 from usher_core.errors import RemoteError
-from usher_transceiver.media.codec import MAX_PACKET, Encoder
+from usher_transceiver.media.codec import MAX_PACKET, Encoder, PayloadFormat
 from usher_transceiver.media.frame import FRAME_BYTES, FRAME_MS, SAMPLE_RATE, SILENCE
 from usher_transceiver.media.level import QUIETEST_DBOV, level_dbov
-from usher_transceiver.media.opus_packet import OPUS_CLOCK, packet_duration
+from usher_transceiver.media.opus_packet import OPUS_CLOCK, OPUS_FORMAT, packet_duration
 
 _BYTES_PER_MS: Final = 2 * SAMPLE_RATE // 1000
 _FRAME: Final = OPUS_CLOCK * FRAME_MS // 1000
@@ -19,7 +19,7 @@ _TAIL_FRAMES: Final = 3
 
 
 class Chunk(NamedTuple):
-    """One Opus packet to send; `samples` at 48 kHz; the level is None when nobody decoded it."""
+    """One packet to send; `samples` at 48 kHz; the level is None when nobody decoded it."""
 
     payload: bytes
     samples: int
@@ -31,6 +31,8 @@ class Feed(Protocol):
 
     played_ms: int
     dropped_ms: int
+    payload_format: PayloadFormat
+    """Of the packets that it gives."""
 
     @property
     def queued_ms(self) -> int: ...
@@ -45,7 +47,8 @@ class Feed(Protocol):
 class PcmFeed:
     """Encodes on time. Digital silence is not encoded, except for a short tail that ends the speech before it."""
 
-    def __init__(self, encoder: Encoder, max_ms: int) -> None:
+    def __init__(self, encoder: Encoder, max_ms: int, payload_format: PayloadFormat = OPUS_FORMAT) -> None:
+        self.payload_format = payload_format
         self.played_ms = 0
         self.dropped_ms = 0
         self.encoder: Final = encoder
@@ -100,6 +103,7 @@ class OpusFeed:
     """Passes packets through, paced by the durations they carry."""
 
     def __init__(self, max_ms: int) -> None:
+        self.payload_format: PayloadFormat = OPUS_FORMAT
         self.played_ms = 0
         self.dropped_ms = 0
         self._max_samples = max_ms * OPUS_CLOCK // 1000

@@ -42,3 +42,15 @@ def is_dtx(packet: bytes) -> bool:
 def dtx_packet(like: bytes) -> bytes:
     """Return the packet of one empty frame in the configuration of `like`: what libopus sends in DTX."""
     return bytes((like[0] & 0xFC,))
+
+
+class OpusFormat:
+    """See `codec.PayloadFormat`."""
+
+    silence_interval = 20  # 400 ms, as libopus (RFC 6716 section 2.1.9)
+    duration = staticmethod(packet_duration)
+    is_dtx = staticmethod(is_dtx)
+    silence = staticmethod(dtx_packet)
+
+
+OPUS_FORMAT: Final = OpusFormat()

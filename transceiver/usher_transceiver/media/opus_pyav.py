@@ -1,4 +1,4 @@
-"""Opus through PyAV, for machines without a libopus of their own. Slower, and a lost packet is only repeated and faded.
+"""Opus through PyAV, for machines without a libopus of their own. Slower, and a lost packet is made up by `conceal`.
 
 FFmpeg's API offers no concealment and no decoding at 24 kHz; see `opus` for the codec to prefer.
 """
@@ -9,14 +9,15 @@ from typing import Final
 import av
 import numpy as np
 from av.audio.codeccontext import AudioCodecContext
-from numpy.typing import NDArray
 
 from usher_core.errors import LocalError, RemoteError
 from usher_transceiver.media.codec import MAX_PACKET, EncoderSettings
+from usher_transceiver.media.conceal import Concealer
 from usher_transceiver.media.frame import FRAME_SAMPLES, SAMPLE_RATE
 from usher_transceiver.media.opus_packet import OPUS_CLOCK
+from usher_transceiver.media.resample import Decimator, Samples, low_pass
 
-_FADE_PER_FRAME: Final = 0.5
+_KERNEL: Final = low_pass(64, 11_000, OPUS_CLOCK)
 
 
 class PyAvOpus:
@@ -73,8 +74,8 @@ class PyAvDecoder:
         context.layout = "mono"
         context.format = "s16"
         self._context = context
-        self._halve = _Halver()
-        self._last: NDArray[np.float32] = np.zeros(FRAME_SAMPLES, np.float32)
+        self._halve = Decimator(_KERNEL, OPUS_CLOCK // SAMPLE_RATE)
+        self._concealer = Concealer()
 
     def decode(self, packet: bytes) -> bytes:
         try:
@@ -83,38 +84,15 @@ class PyAvDecoder:
             raise RemoteError("opus_packet", f"FFmpeg could not decode: {error}") from None
         if not frames:
             raise RemoteError("opus_packet", "FFmpeg found no audio in the packet")
-        samples = self._halve(np.concatenate([frame.to_ndarray().reshape(-1) for frame in frames]))
-        self._last = samples[-FRAME_SAMPLES:]
-        return _pcm(samples)
+        decoded = np.concatenate([frame.to_ndarray().reshape(-1) for frame in frames])
+        return _pcm(self._concealer.heard(self._halve(decoded.astype(np.float32))))
 
     def recover(self, following: bytes, samples: int) -> bytes:
         return self.conceal(samples)
 
     def conceal(self, samples: int) -> bytes:
-        repeated = np.resize(self._last, samples)
-        frames = samples / FRAME_SAMPLES
-        faded = (repeated * np.geomspace(1, _FADE_PER_FRAME**frames, samples)).astype(np.float32)
-        self._last = self._last * np.float32(_FADE_PER_FRAME**frames)
-        return _pcm(faded)
+        return _pcm(self._concealer.make_up(samples))
 
 
-class _Halver:
-    """From 48 to 24 kHz: a windowed-sinc low pass at 11 kHz, then every other sample; always exactly half as many."""
-
-    _TAPS: Final = 63
-
-    def __init__(self) -> None:
-        offsets = np.arange(self._TAPS) - self._TAPS // 2
-        kernel = np.sinc(offsets * 2 * 11_000 / OPUS_CLOCK) * np.hamming(self._TAPS)
-        self._kernel = (kernel / kernel.sum()).astype(np.float32)
-        self._before: NDArray[np.float32] = np.zeros(self._TAPS - 1, np.float32)
-
-    def __call__(self, samples: NDArray[np.int16]) -> NDArray[np.float32]:
-        line = np.concatenate((self._before, samples.astype(np.float32)))
-        self._before = line[-(self._TAPS - 1) :]
-        filtered: NDArray[np.float32] = np.convolve(line, self._kernel, "valid")[::2]
-        return filtered
-
-
-def _pcm(samples: NDArray[np.float32]) -> bytes:
+def _pcm(samples: Samples) -> bytes:
     return np.clip(np.rint(samples), -32768, 32767).astype("<i2").tobytes()

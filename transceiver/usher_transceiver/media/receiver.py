@@ -6,10 +6,11 @@ from typing import Final
 import numpy as np
 
 from usher_core.errors import RemoteError
-from usher_transceiver.media.codec import Decoder
+from usher_transceiver.media.codec import Decoder, PayloadFormat
 from usher_transceiver.media.frame import FRAME_BYTES, FRAME_MS, FRAME_SAMPLES, SILENCE, AudioFrame, Origin
 from usher_transceiver.media.level import level_dbov
-from usher_transceiver.media.opus_packet import OPUS_CLOCK
+from usher_transceiver.media.opus_packet import OPUS_CLOCK, OPUS_FORMAT
+from usher_transceiver.media.red import split_red
 from usher_transceiver.media.reorder import Action, JitterBuffer, Step
 from usher_transceiver.media.reports import Reception
 from usher_transceiver.media.rtp import RtpPacket, parse_rtp
@@ -33,15 +34,23 @@ class AudioReceiver:
     Packets that are refused are counted in `dropped` by a bounded set of reasons.
     """
 
-    def __init__(self, payload_type: int, clock_rate: int, decoder: Decoder | None) -> None:
+    def __init__(
+        self,
+        payload_type: int,
+        clock_rate: int,
+        decoder: Decoder | None,
+        payload_format: PayloadFormat = OPUS_FORMAT,
+        red_payload_type: int | None = None,
+    ) -> None:
         self.dropped: Counter[str] = Counter()
         self.reception: Reception | None = None
         self.concealed_samples = 0
         """Of audio made up, at 48 kHz."""
         self.recovered = 0
         """Packets made from the redundancy of the next."""
-        self.buffer = JitterBuffer(clock_rate)
+        self.buffer = JitterBuffer(clock_rate, payload_format)
         self._payload_type = payload_type
+        self._red_payload_type = red_payload_type
         self._clock_rate = clock_rate
         self._decoder = decoder
         self._last_packet = 0.0
@@ -55,12 +64,24 @@ class AudioReceiver:
         """Take a decrypted RTP packet; nothing is raised, what is wrong is counted."""
         try:
             rtp = parse_rtp(packet)
-            if rtp.payload_type != self._payload_type:
+            if rtp.payload_type == self._payload_type:
+                if self._accepts_source(now, rtp):
+                    self.buffer.put(now, rtp.sequence, rtp.timestamp, rtp.payload)
+            elif rtp.payload_type == self._red_payload_type:
+                self._on_red(now, rtp)
+            else:
                 self.dropped["payload_type"] += 1
-            elif self._accepts_source(now, rtp):
-                self.buffer.put(now, rtp.sequence, rtp.timestamp, rtp.payload)
         except RemoteError as error:
             self.dropped[error.reason] += 1
+
+    def _on_red(self, now: float, rtp: RtpPacket) -> None:
+        payload, copies = split_red(rtp.payload, self._payload_type)
+        if not self._accepts_source(now, rtp):
+            return
+        self.buffer.put(now, rtp.sequence, rtp.timestamp, payload)
+        for copy in copies:
+            sequence, timestamp = rtp.sequence - copy.packets & 0xFFFF, rtp.timestamp - copy.time & 0xFFFFFFFF
+            self.buffer.put_copy(now, sequence, timestamp, copy.payload)
 
     def _accepts_source(self, now: float, rtp: RtpPacket) -> bool:
         """A new SSRC takes over at once; the one before comes back only when the new one is silent."""

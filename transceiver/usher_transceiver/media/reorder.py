@@ -12,6 +12,8 @@ The rules, from the point of view of `pull`:
    the lag has grown by what was made up; if a later one comes, the time made up counts against the gap.
 5. After a pause (the start, DTX, rule 4) the first packet waits until its lag reaches the target.
 6. Too much lag for some time: one packet is decoded but not played (`Action.SKIP`); at once when it is quiet.
+7. A copy of a packet (RED) comes with a later one and takes its place, unless what was made up fills that already. It
+   counts as an arrival, late as it is: where many packets are lost, the lag grows until their copies come in time.
 
 A lag beyond `_MAX_LAG` can only come from a stall of our own; it is cut at once. Packets held are bounded.
 """
@@ -20,9 +22,10 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
+from usher_transceiver.media.codec import PayloadFormat
 from usher_transceiver.media.delay import DelayEstimator
 from usher_transceiver.media.frame import FRAME_SECONDS
-from usher_transceiver.media.opus_packet import OPUS_CLOCK, is_dtx, packet_duration
+from usher_transceiver.media.opus_packet import OPUS_CLOCK, OPUS_FORMAT
 from usher_transceiver.media.sequence import Unwrapper
 
 _MAX_PACKETS: Final = 64
@@ -71,6 +74,8 @@ class BufferCounts:
     """Dropped because the buffer was full or our own loop had stalled."""
     skipped: int = 0
     """Not played, to lower the delay."""
+    repaired: int = 0
+    """Lost, and replaced by a copy."""
 
 
 class _Held(NamedTuple):
@@ -85,7 +90,8 @@ _FRAME: Final = round(FRAME_SECONDS * OPUS_CLOCK)
 class JitterBuffer:
     """For one SSRC. `clock_rate` is the negotiated one; all durations inside are at 48 kHz."""
 
-    def __init__(self, clock_rate: int) -> None:
+    def __init__(self, clock_rate: int, payload_format: PayloadFormat = OPUS_FORMAT) -> None:
+        self._format = payload_format
         self.counts = BufferCounts()
         self.delay = DelayEstimator()
         self._scale = OPUS_CLOCK // clock_rate
@@ -123,8 +129,8 @@ class JitterBuffer:
         self._packets.clear()
 
     def put(self, now: float, sequence: int, timestamp: int, payload: bytes) -> None:
-        """Take a packet as it arrives. Raises RemoteError (reason ``opus_packet``) when it cannot be Opus."""
-        samples = packet_duration(payload)
+        """Take a packet as it arrives. Raises RemoteError (reason ``opus_packet``…) when it cannot be the codec's."""
+        samples = self._format.duration(payload)
         if self._sequence is None or self._timestamp is None:
             self._restart(now, sequence, timestamp)
         elif not -_MAX_MISORDER <= self._sequence.distance(sequence) <= _MAX_JUMP:
@@ -157,6 +163,20 @@ class JitterBuffer:
         if len(self._packets) > _MAX_PACKETS:
             self._drop_oldest()
 
+    def put_copy(self, now: float, sequence: int, timestamp: int, payload: bytes) -> None:
+        """Take the copy of a packet that a later one brought, after that one (rule 7). Raises RemoteError as `put`."""
+        samples = self._format.duration(payload)
+        if self._sequence is None or self._timestamp is None:
+            return
+        number = self._sequence.last + self._sequence.distance(sequence)
+        if number < self._expected or number in self._packets:
+            return
+        time = (self._timestamp.last + self._timestamp.distance(timestamp)) * self._scale
+        self.delay.observe(now, time / OPUS_CLOCK)
+        if self._position + self._made_up < time + samples:
+            self._packets[number] = _Held(time, samples, payload)
+            self.counts.repaired += 1
+
     def pull(self, now: float, *, quiet: bool = False) -> Step:
         """Return what comes next. `quiet`: the audio just played was quiet, so a skip would not be heard."""
         if not self._packets:
@@ -184,7 +204,7 @@ class JitterBuffer:
         self._position = held.time + held.samples
         self._made_up = 0
         self._paused = self._fresh = False
-        self._quiet_pause = is_dtx(held.payload)
+        self._quiet_pause = self._format.is_dtx(held.payload)
         if self._too_late(now, held, quiet=quiet):
             self.counts.skipped += 1
             return Step(Action.SKIP, 0, held.payload)

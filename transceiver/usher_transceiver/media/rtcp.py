@@ -1,6 +1,6 @@
-"""RTCP compound packets (RFC 3550 section 6): sender and receiver reports, CNAME, BYE.
+"""RTCP compound packets (RFC 3550 section 6): sender and receiver reports, CNAME, BYE, NACK (RFC 4585 section 6.2.1).
 
-Other packet types (feedback, XR, APP) are passed over: nothing in them changes what a voice stream does.
+Other packet types (other feedback, XR, APP) are passed over: nothing in them changes what a voice stream does.
 """
 
 import struct
@@ -14,6 +14,11 @@ SR: Final = 200
 RR: Final = 201
 SDES: Final = 202
 BYE: Final = 203
+RTPFB: Final = 205
+
+_NACK: Final = 1
+_MAX_NACK_ENTRIES: Final = 16
+"""Of one packet, each for 17 sequence numbers; far more than anybody keeps of a voice."""
 
 _MAX_BLOCKS: Final = 31  # five bits count them
 _HEADER: Final = struct.Struct("!BBH")
@@ -63,7 +68,15 @@ class Bye:
     ssrcs: tuple[int, ...]
 
 
-RtcpItem = Report | Bye
+@dataclass(frozen=True, slots=True)
+class Nack:
+    """Packets of one source that the far end misses, by their sequence numbers."""
+
+    ssrc: int
+    sequences: tuple[int, ...]
+
+
+RtcpItem = Report | Bye | Nack
 
 
 def parse_rtcp(compound: bytes) -> list[RtcpItem]:
@@ -90,6 +103,8 @@ def parse_rtcp(compound: bytes) -> list[RtcpItem]:
             if len(body) < 4 * count:
                 raise RemoteError("rtcp_length", "a BYE is shorter than its list of sources")
             items.append(Bye(struct.unpack_from(f"!{count}I", body)))
+        elif kind == RTPFB and count == _NACK:
+            items.append(_parse_nack(body))
         position = end
     return items
 
@@ -112,6 +127,17 @@ def _parse_block(body: bytes, offset: int) -> ReportBlock:
     if cumulative >= 1 << 23:
         cumulative -= 1 << 24
     return ReportBlock(ssrc, lost >> 24, cumulative, highest, jitter, last_sr, delay)
+
+
+def _parse_nack(body: bytes) -> Nack:
+    if len(body) < 8:
+        raise RemoteError("rtcp_length", "a NACK is shorter than its two SSRCs")
+    sequences: list[int] = []
+    for offset in range(8, min(len(body), 8 + 4 * _MAX_NACK_ENTRIES), 4):
+        first, following = struct.unpack_from("!HH", body, offset)
+        sequences.append(first)
+        sequences += (first + 1 + bit & 0xFFFF for bit in range(16) if following >> bit & 1)
+    return Nack(int.from_bytes(body[4:8]), tuple(sequences))
 
 
 def build_report(report: Report) -> bytes:

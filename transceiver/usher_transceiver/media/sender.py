@@ -1,10 +1,11 @@
-"""From Opus packets to the RTP packets of one stream (RFC 3550 section 5.1, RFC 7587).
+"""From a codec's packets to the RTP packets of one stream (RFC 3550 section 5.1, RFC 7587).
 
 Sequence and time begin at random values. Time goes on by 20 ms at every tick, sent or not; the sequence counts packets.
 
 In silence nothing is encoded, but not nothing sent: browsers take a stream that stops for loss and stretch its last
 sound. So a run of speech ends with a few one-byte DTX packets, as libopus itself would send them, and one every 400 ms
 after that keeps the far end's comfort noise, and every mapping on the path, alive: 2.5 packets/s instead of 50.
+G.711 has no such packets: its silence is said all the time, by one that was made once.
 Before the first speech of the call nothing is sent at all.
 """
 
@@ -15,12 +16,11 @@ from typing import Final
 from usher_transceiver.media.feed import Chunk, Feed
 from usher_transceiver.media.frame import FRAME_MS, FRAME_SECONDS
 from usher_transceiver.media.level import QUIETEST_DBOV
-from usher_transceiver.media.opus_packet import OPUS_CLOCK, dtx_packet, is_dtx
+from usher_transceiver.media.opus_packet import OPUS_CLOCK
 from usher_transceiver.media.rtp import ONE_BYTE_PROFILE, one_byte_extension
 
 _FRAME: Final = OPUS_CLOCK * FRAME_MS // 1000
-_DTX_INTERVAL: Final = 20  # ticks: 400 ms, as libopus (RFC 6716 section 2.1.9)
-_DTX_OPENING: Final = 3
+_OPENING: Final = 3  # ticks of a silence in which each says so, since one packet may be lost
 _VOICE: Final = 0x80  # RFC 6464 section 3: the V bit
 VOICE_DBOV: Final = -50.0
 """Below it is what a room sounds like when nobody speaks."""
@@ -49,6 +49,7 @@ class RtpSender:
         """Packets with something to hear in them."""
         self._ssrc = ssrc
         self._payload_type = payload_type
+        self._format = feed.payload_format
         self._scale = OPUS_CLOCK // clock_rate
         self._feed = feed
         self._started_at = now
@@ -101,7 +102,7 @@ class RtpSender:
         self._silent_ticks = 0
         self._last_payload = chunk.payload
         # Without a decoder nobody knows the level; what is no DTX is taken for speech.
-        is_heard = not is_dtx(chunk.payload) if chunk.level_dbov is None else chunk.level_dbov > VOICE_DBOV
+        is_heard = not self._format.is_dtx(chunk.payload) if chunk.level_dbov is None else chunk.level_dbov > VOICE_DBOV
         self.spoken += is_heard
         self._due = max(self._due, self._media)
         packet = self._packet(chunk, self._due, marker=marker)
@@ -111,9 +112,10 @@ class RtpSender:
     def _silence(self) -> list[bytes]:
         self._talking = False
         self._silent_ticks += 1
-        if self._silent_ticks > _DTX_OPENING and self._silent_ticks % _DTX_INTERVAL:
+        if self._silent_ticks > _OPENING and self._silent_ticks % self._format.silence_interval:
             return []
-        return [self._packet(Chunk(dtx_packet(self._last_payload), _FRAME, QUIETEST_DBOV), self._media, marker=False)]
+        silence = self._format.silence(self._last_payload)
+        return [self._packet(Chunk(silence, _FRAME, QUIETEST_DBOV), self._media, marker=False)]
 
     def _catch_up(self, now: float) -> None:
         """Make up for ticks that were left out, while nobody hears it."""

@@ -20,14 +20,25 @@ from usher_core.errors import LocalError, RemoteError
 from usher_transceiver.media.codec import Codec, EncoderSettings
 from usher_transceiver.media.feed import OpusFeed, PcmFeed
 from usher_transceiver.media.frame import AudioSink
-from usher_transceiver.media.opus_packet import OPUS_CLOCK
+from usher_transceiver.media.g711 import G711
+from usher_transceiver.media.opus_packet import OPUS_CLOCK, OPUS_FORMAT
 from usher_transceiver.media.receiver import AudioReceiver
 from usher_transceiver.media.reports import ntp, round_trip
-from usher_transceiver.media.rtcp import Bye, Report, ReportBlock, build_bye, build_cname, build_report, parse_rtcp
+from usher_transceiver.media.resend import SentPackets
+from usher_transceiver.media.rtcp import (
+    Bye,
+    Nack,
+    Report,
+    ReportBlock,
+    build_bye,
+    build_cname,
+    build_report,
+    parse_rtcp,
+)
 from usher_transceiver.media.sender import RtpSender
 
 _REPORT_INTERVAL: Final = 2.0
-_WIDEBAND_RATE: Final = 16_000
+WIDEBAND_RATE: Final = 16_000
 _MAX_EXPECTED_LOSS: Final = 30
 """Per cent. Beyond it more redundancy takes more from the speech than it saves."""
 
@@ -41,9 +52,13 @@ class StreamParameters:
     cname: str
     """Ours, 1 to 255 bytes of UTF-8 (RFC 3550 section 6.5.1)."""
     payload_type: int
-    """Of Opus, as offered; used in both directions."""
+    """Of the codec, as offered; used in both directions."""
+    red_payload_type: int | None = None
+    """Of packets that carry copies of earlier ones (`red`), in the client's direction; None if not agreed."""
+    encoding: Literal["opus", "pcmu", "pcma"] = "opus"
+    """The codec; only Opus where the backend's kind is ``opus``."""
     clock_rate: int = OPUS_CLOCK
-    """RTP clock in Hz: 48000 by RFC 7587, 16000 for devices that offered opus/16000/1."""
+    """RTP clock in Hz: 48000 by RFC 7587, 16000 for devices that offered opus/16000/1; 8000 of G.711."""
     mid: str = ""
     mid_extension_id: int | None = None
     """Header extension id 1-14 under which every packet says its mid (RFC 9143), 1-16 bytes; None if not agreed."""
@@ -51,6 +66,10 @@ class StreamParameters:
     """Header extension id 1-14 of the audio level (RFC 6464); None if not agreed."""
     kind: Literal["pcm", "opus"] = "pcm"
     """What the backend wants to get and give."""
+    uses_inband_fec: bool = True
+    """Whether the client makes anything of Opus' redundancy."""
+    answers_nack: bool = False
+    """Whether the client asks for lost packets again."""
     max_queue_ms: int = 120_000
     """Bound of the play queue: models give a whole answer at once, faster than it is spoken."""
     encoder: EncoderSettings = field(default_factory=EncoderSettings)
@@ -61,6 +80,8 @@ class StreamParameters:
             raise LocalError(f"an RTP clock of {self.clock_rate} Hz is not one of Opus' rates", "use 48000 or 16000")
         if not 0 <= self.payload_type <= 127:
             raise LocalError(f"an RTP payload type is 0 to 127, not {self.payload_type}")
+        if self.encoding != "opus" and self.kind == "opus":
+            raise LocalError(f"a backend of kind opus cannot speak {self.encoding}", "refuse the offer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +90,8 @@ class StreamStats:
 
     packets_received: int
     packets_sent: int
+    resent: int
+    """Packets sent again, because the client asked for them (NACK)."""
     octets_sent: int
     """Payload only, as in sender reports."""
     lost: int
@@ -78,7 +101,7 @@ class StreamStats:
     concealed_ms: int
     """Audio made up for lost and late packets."""
     recovered: int
-    """Lost packets made from the redundancy of the next one."""
+    """Lost packets made from the redundancy of the next one, or replaced by the copy in it."""
     skipped: int
     """Packets not played, to lower the delay."""
     dropped: dict[str, int]
@@ -101,19 +124,31 @@ class StreamStats:
 
 
 class AudioStream:
-    """One per call; not thread-safe. `sink` gets the client's audio from within `tick` and must not block."""
+    """One per call; not thread-safe. `sink` gets the client's audio from within `tick` and must not block.
+
+    Args:
+        parameters: what was negotiated.
+        opus: the Opus codec of this process.
+        sink: see above.
+        now: the time, as in every call.
+        random: of start values and of the times of reports.
+    """
 
     def __init__(
-        self, parameters: StreamParameters, codec: Codec, sink: AudioSink, now: float, random: Random | None = None
+        self, parameters: StreamParameters, opus: Codec, sink: AudioSink, now: float, random: Random | None = None
     ) -> None:
         self._parameters = parameters
         self._sink = sink
         self._random = random or SystemRandom()
         self._started_at = now
         pcm = parameters.kind == "pcm"
-        wideband = parameters.encoder.wideband or parameters.clock_rate <= _WIDEBAND_RATE
+        g711 = None if parameters.encoding == "opus" else G711(parameters.encoding)
+        codec, payload_format = (opus, OPUS_FORMAT) if g711 is None else (g711, g711.format)
+        wideband = parameters.encoder.wideband or parameters.clock_rate <= WIDEBAND_RATE
         self._feed = (
-            PcmFeed(codec.encoder(replace(parameters.encoder, wideband=wideband)), parameters.max_queue_ms)
+            PcmFeed(
+                codec.encoder(replace(parameters.encoder, wideband=wideband)), parameters.max_queue_ms, payload_format
+            )
             if pcm
             else OpusFeed(parameters.max_queue_ms)
         )
@@ -129,7 +164,11 @@ class AudioStream:
             level_extension_id=parameters.level_extension_id,
         )
         decoder = codec.decoder() if pcm else None
-        self._receiver = AudioReceiver(parameters.payload_type, parameters.clock_rate, decoder)
+        self._receiver = AudioReceiver(
+            parameters.payload_type, parameters.clock_rate, decoder, payload_format, parameters.red_payload_type
+        )
+        self._sent = SentPackets() if parameters.answers_nack else None
+        self._again: list[bytes] = []
         self._report_at = now + self._random.uniform(0.25, 0.75)
         self._reported_packets = 0
         self._rtcp_dropped: Counter[str] = Counter()
@@ -167,8 +206,14 @@ class AudioStream:
             if isinstance(item, Bye):
                 # Browsers say BYE on hold; the call's life is ICE's and DTLS' matter, not RTCP's.
                 self._rtcp_dropped["rtcp_bye"] += 1
+            elif isinstance(item, Nack):
+                self._on_nack(item)
             else:
                 self._on_report(now, item)
+
+    def _on_nack(self, nack: Nack) -> None:
+        if self._sent is not None and nack.ssrc == self._parameters.ssrc:
+            self._again += self._sent.take(nack.sequences)
 
     def _on_report(self, now: float, report: Report) -> None:
         reception = self._receiver.reception
@@ -182,6 +227,8 @@ class AudioStream:
         rtt = round_trip(block, self._ntp(now))
         self._rtt = self._rtt if rtt is None else rtt
         self._remote_lost = block.fraction_lost * 100 / 256
+        if not self._parameters.uses_inband_fec:
+            return
         # Half of the news at a time, in steps of 5 %, so that one bad report does not change the codec's mode.
         expected = min(_MAX_EXPECTED_LOSS, round((self._expected_loss + self._remote_lost) / 2 / 5) * 5)
         if expected != self._expected_loss and isinstance(self._feed, PcmFeed):
@@ -196,6 +243,10 @@ class AudioStream:
         for frame in self._receiver.tick(now):
             self._sink(frame)
         packets = self._sender.tick(now)
+        if self._sent is not None:
+            self._sent.keep(packets)
+            packets += self._again
+            self._again.clear()
         if now >= self._report_at:
             # RFC 3550 section 6.3.1: at random times, so that the reports of many calls do not come together.
             self._report_at = now + self._random.uniform(0.5, 1.5) * _REPORT_INTERVAL
@@ -246,11 +297,12 @@ class AudioStream:
         return StreamStats(
             packets_received=reception.received if reception else 0,
             packets_sent=sender.packets,
+            resent=0 if self._sent is None else self._sent.resent,
             octets_sent=sender.octets,
             lost=reception.lost if reception else 0,
             late=counts.late,
             concealed_ms=receiver.concealed_samples * 1000 // OPUS_CLOCK,
-            recovered=receiver.recovered,
+            recovered=receiver.recovered + counts.repaired,
             skipped=counts.skipped + counts.overflow,
             dropped=dict(receiver.dropped + self._rtcp_dropped + Counter(media_jump=counts.jumps)),
             jitter_ms=reception.jitter * 1000 / clock if reception else 0.0,

@@ -1,10 +1,15 @@
 """One clock for the audio of all calls: calls back every 20 ms on an absolute schedule, so it never drifts.
 
+The calls are spread over `PHASES`, one after the other at even distances: the audio of a hundred calls is 10 ms of
+work, and nothing else of the loop, a check or a handshake, should wait for all of that.
+
 After a stall of the loop the missed ticks follow at once, so that media time stays right, but at most `MAX_CATCH_UP`
 of them: beyond that the past is given up (and counted), because a burst would only move the stall elsewhere.
 """
 
 import asyncio
+import math
+from bisect import bisect_left
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final
@@ -13,7 +18,10 @@ import structlog
 
 from usher_transceiver.media.frame import FRAME_SECONDS
 
+PHASES: Final = 4
 MAX_CATCH_UP: Final = 5
+LATENESS_S: Final = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.05, 0.1, 0.2)
+"""Bounds of what is told apart in `Ticker.lateness`."""
 
 TickCallback = Callable[[float], None]
 FailureCallback = Callable[[Exception], None]
@@ -33,19 +41,23 @@ class Ticker:
         batch: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.ticks = 0
+        """Of each phase that has members, 50 a second."""
         self.late_ticks = 0
         """Came more than half a frame after their time."""
         self.skipped_ticks = 0
         """Given up after a stall."""
         self.worst_late = 0.0
         """Seconds, since the beginning."""
-        self._loop = asyncio.get_running_loop()
-        self._clock = clock or self._loop.time
-        self._batch = batch
-        self._members: dict[int, tuple[TickCallback, FailureCallback]] = {}
-        self._next_key = 0
-        self._due = 0.0
-        self._handle: asyncio.TimerHandle | None = None
+        self.lateness = [0] * (len(LATENESS_S) + 1)
+        """Ticks by how late they came, up to each of LATENESS_S, and later than the last: the lag of the loop."""
+        self.lateness_sum = 0.0
+        loop = asyncio.get_running_loop()
+        self.clock = clock or loop.time
+        self.batch = batch
+        self._phases = tuple(_Phase(self, loop, number * FRAME_SECONDS / PHASES) for number in range(PHASES))
+
+    def __len__(self) -> int:
+        return sum(map(len, self._phases))
 
     def add(self, callback: TickCallback, on_failure: FailureCallback) -> Callable[[], None]:
         """Call back at every tick from now on; return a function that ends it, harmless to call twice.
@@ -53,11 +65,44 @@ class Ticker:
         A callback that raises is removed, so that one broken call cannot fill the log or slow the others;
         `on_failure` gets the exception and should end that call.
         """
+        return min(self._phases, key=len).add(callback, on_failure)
+
+    def stop(self) -> None:
+        """Call nobody any more."""
+        for phase in self._phases:
+            phase.stop()
+
+    def count(self, late: float, skipped: int) -> None:
+        """Note that a phase came `late` seconds after its time, and gave up some ticks."""
+        self.late_ticks += late > FRAME_SECONDS / 2
+        self.skipped_ticks += skipped
+        self.worst_late = max(self.worst_late, late)
+        self.lateness[bisect_left(LATENESS_S, late)] += 1
+        self.lateness_sum += late
+
+
+class _Phase:
+    """Those that are called at the same time."""
+
+    def __init__(self, ticker: Ticker, loop: asyncio.AbstractEventLoop, offset: float) -> None:
+        self._ticker = ticker
+        self._loop = loop
+        self._grid = loop.time() + offset
+        self._members: dict[int, tuple[TickCallback, FailureCallback]] = {}
+        self._next_key = 0
+        self._due = 0.0
+        self._handle: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def add(self, callback: TickCallback, on_failure: FailureCallback) -> Callable[[], None]:
         key = self._next_key
         self._next_key += 1
         self._members[key] = (callback, on_failure)
         if self._handle is None:
-            self._due = self._loop.time() + FRAME_SECONDS
+            periods = math.floor((self._loop.time() - self._grid) / FRAME_SECONDS) + 1
+            self._due = self._grid + periods * FRAME_SECONDS
             self._handle = self._loop.call_at(self._due, self._run)
 
         def remove() -> None:
@@ -66,29 +111,28 @@ class Ticker:
         return remove
 
     def stop(self) -> None:
-        """Call nobody any more."""
         self._members.clear()
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
 
     def _run(self) -> None:
-        now = self._loop.time()
-        late = now - self._due
-        due = int(late / FRAME_SECONDS) + 1 if late > 0 else 1
-        self.late_ticks += late > FRAME_SECONDS / 2
-        self.worst_late = max(self.worst_late, late)
+        if not self._members:
+            self._handle = None
+            return
+        late = max(0.0, self._loop.time() - self._due)
+        due = int(late / FRAME_SECONDS) + 1
         ticks = min(due, MAX_CATCH_UP)
-        self.skipped_ticks += due - ticks
+        self._ticker.count(late, due - ticks)
         self._due += due * FRAME_SECONDS
         # Before the callbacks, so that stop() within one of them is the last word.
-        self._handle = self._loop.call_at(self._due, self._run) if self._members else None
+        self._handle = self._loop.call_at(self._due, self._run)
         for _ in range(ticks):
-            with self._batch():
-                self._tick(self._clock())
+            with self._ticker.batch():
+                self._tick(self._ticker.clock())
 
     def _tick(self, now: float) -> None:
-        self.ticks += 1
+        self._ticker.ticks += 1
         for key, (callback, on_failure) in list(self._members.items()):
             if key not in self._members:
                 continue  # removed by a callback before it

@@ -5,6 +5,7 @@ Rules, each from a client that fails without (design D11):
   only: pion and GStreamer fail. In the first section only: aiortc, Firefox and GStreamer do.
 * `a=ssrc` is said: without it Chromium, pion, werift and str0m stay silent.
 * `a=msid` has a real stream id: the OpenAI SDK plays `event.streams[0]`.
+* RED stands before its codec: libwebrtc sends it only then. What we send ourselves is never RED.
 * BUNDLE holds the accepted mids and no other. rtcp-mux is said.
 * A rejected section keeps its place with port 0 (RFC 3264 §6). It names one format with its
   rtpmap, since pion and werift refuse the whole answer otherwise, and repeats credentials,
@@ -55,8 +56,10 @@ def build_answer(offer: Offer, local: LocalDescription) -> str:
 
 def _audio(section: AudioSection, local: LocalDescription) -> list[str]:
     payload_type = section.payload_type
+    red = section.red
+    formats = f"{payload_type}" if red is None else f"{red.payload_type} {payload_type}"
     lines = [
-        f"m=audio {local.candidates[0].port} {section.profile} {payload_type}",
+        f"m=audio {local.candidates[0].port} {section.profile} {formats}",
         _connection(local),
         *_mid(section.mid),
         f"a={section.direction}",
@@ -65,9 +68,15 @@ def _audio(section: AudioSection, local: LocalDescription) -> list[str]:
         lines.append("a=rtcp-mux")
     lines += [
         f"a=rtpmap:{payload_type} {section.codec}",
-        f"a=fmtp:{payload_type} {_OPUS_PARAMETERS}",
+        *([f"a=fmtp:{payload_type} {_OPUS_PARAMETERS}"] if section.encoding == "opus" else []),
+        *([f"a=rtcp-fb:{payload_type} nack"] if section.nack else []),
         *(f"a=extmap:{extension.id} {extension.uri}" for extension in section.extensions),
     ]
+    if red is not None:
+        lines += [
+            f"a=rtpmap:{red.payload_type} {red.codec}",
+            f"a=fmtp:{red.payload_type} {payload_type}/{payload_type}",
+        ]
     if section.sends:
         lines += [
             f"a=msid:{local.stream_id} {local.track_id}",

@@ -1,18 +1,19 @@
 """What an offer said and what an answer needs: plain values, no behaviour."""
 
-import re
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from usher_core.ice_attributes import Candidate
 
 Direction = Literal["sendrecv", "sendonly", "recvonly", "inactive"]
 DtlsRole = Literal["client", "server"]
+Encoding = Literal["opus", "pcmu", "pcma"]
+
+_PARAMETER_DIGITS = 6
+ENCODINGS: tuple[Encoding, ...] = get_args(Encoding)
 
 AUDIO_LEVEL_URI = "urn:ietf:params:rtp-hdrext:ssrc-audio-level"  # RFC 6464
 MID_URI = "urn:ietf:params:rtp-hdrext:sdes:mid"  # RFC 9143 §15
-
-_MAX_BITRATE = re.compile(r"(?:^|;)\s*maxaveragebitrate=([0-9]{1,6})\s*(?:;|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +33,20 @@ class Extension:
 
 
 @dataclass(frozen=True, slots=True)
+class Red:
+    """Redundant audio (RFC 2198) of the accepted codec: its payload type, and its rtpmap as offered."""
+
+    payload_type: int
+    codec: str
+
+
+@dataclass(frozen=True, slots=True)
 class AudioSection:
     """The accepted audio section. `direction` is the answer's: ours, the offer's mirrored.
 
-    `codec` is the rtpmap as offered, such as `opus/48000/2`; `clock_rate` (Hz) is what RTP
-    timestamps count in. `fmtp` are the client's wishes for what it receives (RFC 7587 §6.1).
+    `codec` is the rtpmap as offered, such as `opus/48000/2` or `PCMU/8000`; `clock_rate` (Hz) is
+    what RTP timestamps count in. `fmtp` are the client's wishes for what it receives (RFC 7587 §6.1).
+    `red` is what the client may send besides. `nack`: it asks for lost packets (RFC 4585 §4.2).
     """
 
     mid: str | None
@@ -48,6 +58,13 @@ class AudioSection:
     direction: Direction
     rtcp_mux: bool
     extensions: tuple[Extension, ...]
+    red: Red | None
+    nack: bool
+
+    @property
+    def encoding(self) -> Encoding:
+        """The codec, whatever its spelling."""
+        return next(name for name in ENCODINGS if self.codec.lower().startswith(name))
 
     @property
     def sends(self) -> bool:
@@ -57,8 +74,24 @@ class AudioSection:
     @property
     def max_bitrate(self) -> int | None:
         """The most bit/s that the client wants to get, None where it does not say (`maxaveragebitrate`)."""
-        match = _MAX_BITRATE.search(self.fmtp)
-        return int(match[1]) if match else None
+        return self._parameter("maxaveragebitrate")
+
+    @property
+    def max_playback_rate(self) -> int | None:
+        """The highest sample rate that the client renders, in Hz, None where it does not say (`maxplaybackrate`)."""
+        return self._parameter("maxplaybackrate")
+
+    @property
+    def uses_inband_fec(self) -> bool:
+        """Whether the client makes anything of Opus' redundancy; RFC 7587 §6.1: not unless it says so."""
+        return self._parameter("useinbandfec") == 1
+
+    def _parameter(self, name: str) -> int | None:
+        for parameter in self.fmtp.split(";"):
+            key, _, value = parameter.strip().partition("=")
+            if key.lower() == name and len(value) <= _PARAMETER_DIGITS and value.isascii() and value.isdigit():
+                return int(value)
+        return None
 
     @property
     def level_extension_id(self) -> int | None:

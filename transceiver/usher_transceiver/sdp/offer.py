@@ -1,7 +1,7 @@
 """Read an SDP offer and decide what of it is accepted (RFC 8829 §5.10, RFC 9143 §7.3).
 
 Rules:
-* The first audio section that is on and has Opus is the call. Without one there is no call: an
+* The first audio section that is on and has a codec of ours is the call. Without one there is no call: an
   offer with only a data channel is refused, because a page that forgot its microphone would
   otherwise get a call that hears nothing, and no word why.
 * The first data channel section on the same transport carries events. All other sections are

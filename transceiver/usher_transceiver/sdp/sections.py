@@ -1,4 +1,4 @@
-"""Read single media sections of an offer: mid, Opus audio, data channels.
+"""Read single media sections of an offer: mid, audio, data channels.
 
 Everything an answer repeats is checked against a closed character set here.
 """
@@ -15,6 +15,7 @@ from usher_transceiver.sdp.model import (
     DataSection,
     Direction,
     Extension,
+    Red,
     RejectedSection,
 )
 
@@ -26,6 +27,10 @@ _DATA_PROFILES: Final = frozenset({"UDP/DTLS/SCTP", "TCP/DTLS/SCTP", "DTLS/SCTP"
 
 # RFC 7587 §7 allows 48000/2 only; SIP stacks and small devices write what they capture.
 _OPUS = re.compile(r"([0-9]{1,3}) (opus/(8000|12000|16000|24000|48000)(?:/([12]))?)", re.ASCII | re.IGNORECASE)
+# Telephones and the smallest devices have nothing else. RFC 3551 table 4: payload types 0 and 8 need no rtpmap.
+_G711 = re.compile(r"([0-9]{1,3}) (PCM[UA]/(8000)(?:/1)?)", re.ASCII | re.IGNORECASE)
+_STATIC: Final = {"0": "0 PCMU/8000", "8": "8 PCMA/8000"}
+_RED = re.compile(r"([0-9]{1,3}) (red/([0-9]{4,5})(?:/[12])?)", re.ASCII | re.IGNORECASE)
 _RTPMAP = re.compile(rf"([0-9]{{1,3}}) {TOKEN}/[0-9]{{1,9}}(?:/[0-9]{{1,9}})?")
 _FMTP = re.compile(r"([0-9]{1,3}) (.+)")
 _EXTMAP = re.compile(r"([0-9]{1,3})(?:/sendrecv)? ([^ ]+)(?: .*)?")
@@ -83,19 +88,21 @@ def read_audio(section: OfferedSection) -> AudioSection:
         raise media.line.error("expected an audio section that is on (port not 0)")
     if media.profile not in _AUDIO_PROFILES:
         raise media.line.error("expected an SRTP profile such as UDP/TLS/RTP/SAVPF")
-    opus = _find_opus(section)
-    payload_type = opus[1]
-    fmtp = (_FMTP.fullmatch(line.argument) for line in level.own("fmtp"))
+    codec = _find_codec(section)
+    payload_type = codec[1]
+    direction = _answered_direction(level)
     return AudioSection(
         mid=section.mid,
         profile=media.profile,
         payload_type=int(payload_type),
-        codec=opus[2],
-        clock_rate=int(opus[3]),
-        fmtp=next((match[2] for match in fmtp if match and match[1] == payload_type), ""),
-        direction=_answered_direction(level),
+        codec=codec[2],
+        clock_rate=int(codec[3]),
+        fmtp=_fmtp(section, payload_type),
+        direction=direction,
         rtcp_mux=bool(level.own("rtcp-mux")),
         extensions=_kept_extensions(section),
+        red=_find_red(section, codec) if direction in ("sendrecv", "recvonly") else None,
+        nack=media.profile.endswith("F") and _asks_for_lost_packets(section, payload_type),
     )
 
 
@@ -140,16 +147,47 @@ def reject(section: OfferedSection) -> RejectedSection:
     )
 
 
-def _find_opus(section: OfferedSection) -> re.Match[str]:
-    """The rtpmap of the client's most preferred Opus."""
-    maps: dict[str, re.Match[str]] = {}
+def _find_codec(section: OfferedSection) -> re.Match[str]:
+    """The rtpmap of the client's most preferred Opus; without one, of its most preferred G.711."""
+    formats = section.media.formats
+    said = [line.argument for line in section.level.own("rtpmap")]
+    mapped = {argument.partition(" ")[0] for argument in said}
+    static = [_STATIC[name] for name in formats if name in _STATIC and name not in mapped]
+    for pattern, arguments in ((_OPUS, said), (_G711, said + static)):
+        maps: dict[str, re.Match[str]] = {}
+        for argument in arguments:
+            if match := pattern.fullmatch(argument):
+                maps.setdefault(match[1], match)
+        for payload_type in formats:
+            if payload_type in maps and _is_usable(payload_type):
+                return maps[payload_type]
+    raise section.media.line.error("expected Opus (a=rtpmap:<n> opus/48000/2), PCMU or PCMA")
+
+
+def _find_red(section: OfferedSection, codec: re.Match[str]) -> Red | None:
+    """Redundancy of Opus and nothing else, on the same clock."""
     for line in section.level.own("rtpmap"):
-        if match := _OPUS.fullmatch(line.argument):
-            maps.setdefault(match[1], match)
-    for payload_type in section.media.formats:
-        if payload_type in maps and int(payload_type) < 128 and int(payload_type) not in _LOOKS_LIKE_RTCP:
-            return maps[payload_type]
-    raise section.media.line.error("expected the Opus codec (a=rtpmap:<n> opus/48000/2)")
+        match = _RED.fullmatch(line.argument)
+        if match is None or match[3] != codec[3] or match[1] not in section.media.formats or not _is_usable(match[1]):
+            continue
+        # RFC 2198 §5: the payload types of a packet's blocks.
+        if set(_fmtp(section, match[1]).split("/")) == {codec[1]}:
+            return Red(int(match[1]), match[2])
+    return None
+
+
+def _asks_for_lost_packets(section: OfferedSection, payload_type: str) -> bool:
+    asked = {line.argument for line in section.level.own("rtcp-fb")}
+    return bool(asked & {f"{payload_type} nack", "* nack"})
+
+
+def _fmtp(section: OfferedSection, payload_type: str) -> str:
+    lines = (_FMTP.fullmatch(line.argument) for line in section.level.own("fmtp"))
+    return next((match[2] for match in lines if match and match[1] == payload_type), "")
+
+
+def _is_usable(payload_type: str) -> bool:
+    return int(payload_type) < 128 and int(payload_type) not in _LOOKS_LIKE_RTCP
 
 
 def _answered_direction(level: Level) -> Direction:

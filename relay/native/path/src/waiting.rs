@@ -11,10 +11,11 @@
 //! * At most 4 datagrams of a source, and 1,024 in all, wait, none of them longer than 50 ms after the question. What
 //!   waited too long is never sent; it is freed with the next call, at the latest by a tick.
 //! * Questions are limited in all, a second's worth at once. Where one goes to more than 16 transceivers, accordingly
-//!   fewer come after those: what is bounded are the datagrams that strangers can make the fleet handle. Who sends from few addresses (one IP with many ports: an attacker, but also a NAT or a
-//!   node in front of hundreds of calls) leaves half of them to others: an IP that has asked 16 times within the second is
-//!   served only while half of the limit is left. Who fakes ever new addresses can only make the chance of each packet
-//!   smaller, and a caller sends 50 a second.
+//!   fewer come after those: what is bounded are the datagrams that strangers can make the fleet handle.
+//! * Who sends from few addresses (one IP with many ports: an attacker, but also a NAT or a node in front of hundreds of
+//!   calls) leaves half of the questions to others: an IP that has asked 16 times within the second is served only while
+//!   half of the limit is left. Who fakes ever new addresses can only make the chance of each packet smaller, and a
+//!   caller sends 50 a second.
 //! * HERE for the address ends the question: the address has a flow now. HERE for the SSRC lets packets of that SSRC go
 //!   tentatively to those who said so, at most 4, until the question's second is over or a flow is made.
 //! * Memory is reserved once and touched as it is used.

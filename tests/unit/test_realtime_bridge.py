@@ -1,0 +1,458 @@
+"""The rules at the top of bridge.py, one after the other, in virtual time. The openai package knows what we say."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from openai.types.realtime import RealtimeClientEvent, RealtimeServerEvent
+from pydantic import TypeAdapter
+
+from usher_transceiver.backends.realtime import faults
+from usher_transceiver.backends.realtime.bridge import LOOK_S, PLAY_OUT_S, Bridge
+from usher_transceiver.backends.realtime.counters import RealtimeCounters
+from usher_transceiver.backends.realtime.outbox import Outbox
+from usher_transceiver.media.frame import FRAME_BYTES, AudioFrame, Origin
+
+OURS_TO_CLIENT: TypeAdapter[Any] = TypeAdapter(RealtimeServerEvent)
+OURS_TO_SERVER: TypeAdapter[Any] = TypeAdapter(RealtimeClientEvent)
+SPEECH_STARTED = {"type": "input_audio_buffer.speech_started", "audio_start_ms": 0, "item_id": "item_u"}
+GA_ULAW = {"type": "realtime", "audio": {"input": {"format": {"type": "audio/pcmu"}}}}
+
+
+def silence(ms: int) -> bytes:
+    return bytes(ms * 48)
+
+
+class FakeCall:
+    """A play queue in virtual time, and what the client is told."""
+
+    def __init__(self) -> None:
+        self.queue = bytearray()
+        self.played = bytearray()
+        self.events: list[dict[str, Any]] = []
+        self.texts: list[str] = []
+        self.session: Mapping[str, Any] | None = None
+        self.ended = ""
+
+    @property
+    def queued_ms(self) -> int:
+        return len(self.queue) // 48
+
+    def play(self, pcm: bytes) -> int:
+        self.queue += pcm
+        return len(pcm) // 48
+
+    def clear(self) -> int:
+        dropped = self.queued_ms
+        self.queue.clear()
+        return dropped
+
+    def send_event(self, event: dict[str, Any]) -> None:
+        OURS_TO_CLIENT.validate_python({"event_id": "event_1", **event}, strict=True)
+        assert not self.ended
+        self.events.append(event)
+
+    def forward(self, event: dict[str, Any], text: str) -> None:
+        assert json.loads(text) == event
+        self.events.append(event)
+        self.texts.append(text)
+
+    def adopt_session(self, session: Mapping[str, Any]) -> None:
+        self.session = session
+
+    def end_when_told(self, reason: str) -> None:
+        self.ended = reason
+
+
+class Rig:
+    def __init__(self, *, truncates: bool = True, given: Mapping[str, Any] | None = None) -> None:
+        self.now = 100.0
+        self.call = FakeCall()
+        self.counters = RealtimeCounters()
+        self.outbox = Outbox(self.counters)
+        self.bridge = Bridge(self.call, self.outbox, self.counters, truncates=truncates)
+        self.bridge.begin(given or {})
+
+    def server(self, **event: Any) -> None:
+        self.bridge.on_upstream(self.now, json.dumps(event))
+
+    def client(self, **event: Any) -> None:
+        self.bridge.on_client_event(self.now, event, json.dumps(event))
+
+    def hear(self, pcm: bytes = bytes(FRAME_BYTES)) -> None:
+        self.bridge.on_frame(self.now, AudioFrame(pcm, 0, Origin.RECEIVED))
+
+    def speak(self, response: str, item: str, ms: int, *, ends: bool = True, name: str = "output_audio") -> None:
+        self.server(type="response.created", response={"id": response})
+        ids = {"response_id": response, "item_id": item, "content_index": 0}
+        for _ in range(0, ms, 100):
+            self.server(type=f"response.{name}.delta", delta=base64.b64encode(silence(100)).decode(), **ids)
+        if ends:
+            self.server(type=f"response.{name}.done", **ids)
+            self.server(type="response.done", response={"id": response, "status": "completed"})
+
+    def wait(self, ms: int) -> None:
+        """Let time pass: every 20 ms the call plays a frame, and the bridge looks when it said it would."""
+        look_at = self.now + (self.bridge.look_in or 0)
+        for _ in range(0, ms, 20):
+            self.now += 0.02
+            self.call.played += self.call.queue[:FRAME_BYTES]
+            del self.call.queue[:FRAME_BYTES]
+            if self.bridge.look_in is not None and self.now >= look_at - 0.001:
+                self.bridge.look(self.now)
+                look_at = self.now + (self.bridge.look_in or 0)
+
+    def sent(self, *kinds: str) -> list[dict[str, Any]]:
+        """What goes to the server, except audio."""
+        events = []
+        while (text := self.outbox.take()) is not None:
+            event = json.loads(text)
+            OURS_TO_SERVER.validate_python(event)
+            events.append(event)
+        return [event for event in events if event["type"] in kinds or not kinds]
+
+    @property
+    def kinds(self) -> list[str]:
+        return [event["type"].removeprefix("output_audio_buffer.") for event in self.call.events]
+
+    def cuts(self) -> list[tuple[str, int, int]]:
+        return [
+            (event["item_id"], event["content_index"], event["audio_end_ms"])
+            for event in self.sent("conversation.item.truncate")
+        ]
+
+
+def test_the_given_session_is_the_first_message_without_what_only_servers_say() -> None:
+    given = {"type": "realtime", "id": "x", "object": "y", "model": "gpt", "instructions": "Be brief."}
+    rig = Rig(given=given)
+    rig.hear()
+    assert [event["type"] for event in rig.sent()] == ["session.update", "input_audio_buffer.append"]
+    rig = Rig(given=given)
+    assert rig.sent() == [{"type": "session.update", "session": {"type": "realtime", "instructions": "Be brief."}}]
+
+
+@pytest.mark.parametrize("given", [{}, {"model": "gpt"}, {"type": "realtime", "model": "gpt"}])
+def test_a_session_that_asks_for_nothing_is_not_sent(given: dict[str, Any]) -> None:
+    assert Rig(given=given).sent() == []
+
+
+def test_events_pass_both_ways_as_they_are_written_and_in_order() -> None:
+    rig = Rig()
+    texts = ['{ "type" : "new.kind", "n": 1.0, "text": "\\u00e9" }', '{"type":"rate_limits.updated","rate_limits":[]}']
+    for text in texts:
+        rig.bridge.on_upstream(rig.now, text)
+    assert rig.call.texts == texts
+    up = '{ "type": "input_audio_buffer.append", "audio": "AAAA", "event_id": "mine" }'
+    rig.bridge.on_client_event(rig.now, json.loads(up), up)
+    assert rig.outbox.take() == up
+
+
+@pytest.mark.parametrize("text", ["no json", "[]", '"text"', "{}", '{"type": 1}', "[" * 100_000])
+def test_what_is_no_event_of_the_server_is_dropped_and_counted(text: str) -> None:
+    rig = Rig()
+    rig.bridge.on_upstream(rig.now, text)
+    assert rig.call.events == []
+    assert rig.counters.dropped_bytes["bad_event"] == len(text)
+
+
+def test_the_session_is_the_servers_and_kept_for_later_observers() -> None:
+    rig = Rig()
+    rig.server(type="session.created", session={"model": "up"})
+    assert rig.call.session == {"model": "up"}
+    rig.server(type="session.updated", session={"model": "up", "voice": "v"})
+    assert rig.call.session == {"model": "up", "voice": "v"}
+    assert rig.kinds == ["session.created", "session.updated"]
+
+
+@pytest.mark.parametrize("name", ["output_audio", "audio"])
+def test_an_answer_is_played_and_framed_by_started_and_stopped(name: str) -> None:
+    rig = Rig()
+    rig.speak("resp_1", "item_1", 1000, name=name)
+    assert rig.kinds == ["response.created", f"response.{name}.done", "response.done"]
+    rig.wait(40)
+    assert rig.kinds[3:] == ["started"]
+    rig.wait(900)
+    assert rig.kinds[3:] == ["started"]
+    rig.wait(60 + round(LOOK_S * 1000))
+    assert rig.kinds[3:] == ["started", "stopped"]
+    assert {event["response_id"] for event in rig.call.events[3:]} == {"resp_1"}
+    assert bytes(rig.call.played) == silence(1000)
+    assert rig.bridge.look_in is None, "nothing to look for while nobody speaks"
+
+
+def test_speech_interrupts_drops_late_audio_and_truncates_each_item_at_what_was_played_of_it() -> None:
+    rig = Rig()
+    rig.speak("resp_1", "item_1", 300)
+    rig.speak("resp_2", "item_2", 500, ends=False)
+    rig.server(type="response.output_item.added", response_id="resp_2", item={"id": "item_3"})
+    rig.wait(500)
+    rig.server(**SPEECH_STARTED)
+    assert rig.call.queued_ms == 0
+    assert rig.kinds[-2:] == ["input_audio_buffer.speech_started", "cleared"]
+    assert rig.call.events[-1]["response_id"] == "resp_2"
+    assert rig.cuts() == [("item_2", 0, 200)]
+    assert rig.counters.truncations == {"partly_heard": 1}
+    late = {"response_id": "resp_2", "item_id": "item_3", "content_index": 0, "delta": "AAAA"}
+    rig.server(type="response.output_audio.delta", **late)
+    rig.server(type="response.done", response={"id": "resp_2", "status": "cancelled"})
+    rig.wait(100)
+    assert rig.counters.dropped_bytes["cancelled_audio"] == 3
+    assert rig.kinds.count("cleared") == 1
+    assert rig.cuts() == []
+    rig.speak("resp_3", "item_4", 100)
+    rig.wait(300)
+    assert rig.kinds[-2:] == ["started", "stopped"]
+
+
+def test_an_answer_that_only_waited_is_truncated_at_nothing() -> None:
+    rig = Rig()
+    rig.speak("resp_1", "item_1", 300)
+    rig.speak("resp_2", "item_2", 300)
+    rig.wait(100)
+    rig.server(**SPEECH_STARTED)
+    assert rig.cuts() == [("item_1", 0, 100), ("item_2", 0, 0)]
+    assert rig.counters.truncations == {"partly_heard": 1, "unheard": 1}
+    assert rig.kinds[-2:] == ["cleared", "cleared"]
+
+
+def test_speech_before_the_first_audio_of_an_answer_silences_it_and_truncates_nothing() -> None:
+    rig = Rig()
+    rig.server(type="response.created", response={"id": "resp_1"})
+    rig.server(**SPEECH_STARTED)
+    rig.server(type="response.output_audio.delta", response_id="resp_1", item_id="i", content_index=0, delta="AAAA")
+    rig.wait(100)
+    assert rig.kinds == ["response.created", "input_audio_buffer.speech_started"]
+    assert rig.cuts() == []
+    assert not rig.call.played
+
+
+@pytest.mark.parametrize(
+    "session",
+    [
+        {"audio": {"input": {"turn_detection": {"type": "server_vad", "interrupt_response": False}}}},
+        {"turn_detection": {"type": "server_vad", "interrupt_response": False}},
+    ],
+)
+def test_speech_does_not_interrupt_where_the_session_says_so(session: dict[str, Any]) -> None:
+    rig = Rig()
+    rig.server(type="session.updated", session=session)
+    rig.speak("resp_1", "item_1", 500)
+    rig.wait(100)
+    rig.server(**SPEECH_STARTED)
+    rig.wait(1000)
+    assert rig.kinds[-1] == "stopped"
+    assert "cleared" not in rig.kinds
+    assert len(rig.call.played) == 500 * 48
+    rig.server(type="session.updated", session={"turn_detection": {"type": "server_vad"}})
+    rig.speak("resp_2", "item_2", 500)
+    rig.server(**SPEECH_STARTED)
+    assert rig.kinds[-1] == "cleared"
+
+
+def test_clear_of_the_client_interrupts_and_stays_with_us() -> None:
+    rig = Rig()
+    rig.speak("resp_1", "item_1", 500, ends=False)
+    rig.wait(200)
+    rig.client(type="response.cancel")
+    rig.client(type="output_audio_buffer.clear")
+    sent = rig.sent()
+    assert [event["type"] for event in sent] == ["response.cancel", "conversation.item.truncate"]
+    assert sent[1]["audio_end_ms"] == 200
+    assert rig.kinds[-1] == "cleared"
+    rig.client(type="output_audio_buffer.clear")
+    assert rig.kinds.count("cleared") == 1, "nothing was left to clear"
+
+
+@pytest.mark.parametrize(
+    "over",
+    [
+        {"type": "response.done", "response": {"id": "resp_2", "status": "cancelled"}},
+        {"type": "response.cancelled", "response_id": "resp_2"},
+    ],
+)
+def test_a_cancelled_response_loses_its_own_audio_and_no_other(over: dict[str, Any]) -> None:
+    rig = Rig()
+    rig.speak("resp_1", "item_1", 200)
+    rig.speak("resp_2", "item_2", 200, ends=False)
+    rig.wait(40)
+    rig.server(**over)
+    assert rig.call.events[-1] == {"type": "output_audio_buffer.cleared", "response_id": "resp_2"}
+    assert rig.cuts() == [("item_2", 0, 0)]
+    rig.wait(600)
+    assert len(rig.call.played) == 200 * 48
+    assert rig.kinds[-1] == "stopped"
+
+
+def test_a_server_that_truncates_by_itself_is_not_told() -> None:
+    rig = Rig(truncates=False)
+    rig.speak("resp_1", "item_1", 300)
+    rig.wait(100)
+    rig.server(**SPEECH_STARTED)
+    assert rig.kinds[-1] == "cleared"
+    assert rig.cuts() == []
+
+
+def test_the_servers_error_about_a_truncation_of_ours_is_counted_and_not_shown() -> None:
+    rig = Rig()
+    rig.speak("resp_1", "item_1", 300)
+    rig.server(**SPEECH_STARTED)
+    [truncate] = rig.sent("conversation.item.truncate")
+    shown = len(rig.call.events)
+    rig.server(type="error", error={"event_id": truncate["event_id"], "code": "x"})
+    assert len(rig.call.events) == shown
+    assert rig.counters.truncations["refused"] == 1
+    rig.server(type="error", error={"event_id": "event_of_the_client", "code": "x"})
+    assert rig.kinds[-1] == "error"
+
+
+def test_the_server_is_not_read_while_two_minutes_wait_and_nothing_is_lost() -> None:
+    rig = Rig()
+    minute = base64.b64encode(silence(60_000)).decode()
+    ids = {"response_id": "resp_1", "item_id": "item_1", "content_index": 0}
+    for wants in (True, True, False):
+        rig.server(type="response.output_audio.delta", delta=minute, **ids)
+        assert rig.bridge.wants_more is wants
+    rig.wait(61_000)
+    assert rig.bridge.wants_more
+    rig.wait(121_000)
+    assert len(rig.call.played) == 180_000 * 48
+
+
+def test_audio_beyond_its_bound_drops_the_oldest_and_events_beyond_theirs_are_refused_to_their_sender() -> None:
+    rig = Rig()
+    for number in range(300):
+        rig.hear(bytes((number % 251,)) * FRAME_BYTES)
+    assert rig.counters.dropped_bytes["audio_overflow"] == 50 * FRAME_BYTES
+    first = json.loads(rig.outbox.take() or "")
+    assert base64.b64decode(first["audio"]) == bytes((50,)) * FRAME_BYTES
+    for number in range(257):
+        rig.client(type="response.create", event_id=f"client_{number}")
+    error = rig.call.events[-1]["error"]
+    assert (error["code"], error["event_id"]) == ("too_many_events", "client_256")
+    rig.outbox.clear()
+    assert rig.counters.queued_bytes == 0
+
+
+def test_a_lost_server_is_told_once_all_is_played_and_then_the_call_ends() -> None:
+    rig = Rig()
+    rig.speak("resp_1", "item_1", 700, ends=False)
+    rig.wait(100)
+    rig.bridge.on_upstream_lost(rig.now, faults.closed(1011))
+    rig.hear()
+    rig.client(type="response.create")
+    assert rig.sent() == []
+    rig.wait(500)
+    assert rig.call.ended == ""
+    rig.wait(300)
+    assert rig.kinds[-2:] == ["stopped", "error"]
+    assert rig.call.events[-1]["error"]["code"] == "upstream_closed"
+    assert rig.call.ended == "upstream_closed"
+    assert len(rig.call.played) == 700 * 48
+    assert rig.bridge.look_in is None
+
+
+def test_what_a_lost_server_had_said_is_played_for_a_bounded_time() -> None:
+    rig = Rig()
+    rig.speak("resp_1", "item_1", 60_000, ends=False)
+    rig.bridge.on_upstream_lost(rig.now, faults.STALLED)
+    rig.wait(round(PLAY_OUT_S * 1000) + 200)
+    assert rig.kinds[-2:] == ["cleared", "error"]
+    assert rig.call.ended == "upstream_closed"
+    assert rig.call.queued_ms == 0
+
+
+def test_a_server_that_can_not_be_had_is_told_at_once_with_its_own_code() -> None:
+    rig = Rig()
+    rig.bridge.on_upstream_lost(rig.now, faults.refused(429, "insufficient_quota"))
+    rig.bridge.on_upstream_lost(rig.now, faults.TIMEOUT)
+    assert [event["error"]["code"] for event in rig.call.events] == ["insufficient_quota"]
+    assert rig.call.ended == "upstream_failed"
+
+
+def test_base64_that_is_none_is_dropped_and_the_answer_goes_on() -> None:
+    rig = Rig()
+    rig.server(type="response.output_audio.delta", response_id="r", item_id="i", content_index=0, delta="A")
+    rig.server(type="response.output_audio.delta", response_id="r", item_id="i", content_index=0, delta=None)
+    assert rig.counters.dropped_bytes["bad_audio"] > 0
+    rig.speak("r", "i", 100)
+    rig.wait(300)
+    assert rig.kinds[-1] == "stopped"
+
+
+def test_a_sample_that_two_deltas_share_is_put_together_and_a_rest_is_no_noise() -> None:
+    rig = Rig()
+    samples = np.arange(-2400, 2400, dtype="<i2").tobytes()
+    ids = {"response_id": "r", "item_id": "i", "content_index": 0}
+    for piece in (samples[:1001], samples[1001:2000], samples[2000:] + b"\x7f"):
+        rig.server(type="response.output_audio.delta", delta=base64.b64encode(piece).decode(), **ids)
+    other = {**ids, "item_id": "j"}
+    rig.server(type="response.output_audio.delta", delta=base64.b64encode(samples).decode(), **other)
+    rig.wait(500)
+    assert bytes(rig.call.played) == samples + samples
+
+
+def loudness(pcm: bytes) -> float:
+    return float(np.sqrt(np.mean(np.frombuffer(pcm, "<i2").astype(float) ** 2)))
+
+
+TONE = (np.sin(2 * np.pi * 440 * np.arange(12_000) / 24_000) * 10_000).astype("<i2").tobytes()
+
+
+@pytest.mark.parametrize(
+    ("session", "code"),
+    [
+        (GA_ULAW, 0xFF),
+        ({"type": "realtime", "audio": {"input": {"format": {"type": "audio/pcma"}}}}, 0xD5),
+        ({"input_audio_format": "g711_ulaw"}, 0xFF),
+        ({"input_audio_format": "g711_alaw"}, 0xD5),
+    ],
+)
+def test_audio_goes_up_in_the_format_that_a_session_update_asks_for(session: dict[str, Any], code: int) -> None:
+    rig = Rig()
+    rig.hear()
+    rig.client(type="session.update", session=session)
+    rig.hear()
+    rig.server(type="session.created", session={"audio": {"input": {"format": {"type": "audio/pcm", "rate": 24_000}}}})
+    rig.hear()
+    sizes = []
+    while (text := rig.outbox.take()) is not None:
+        event = json.loads(text)
+        if event["type"] == "input_audio_buffer.append":
+            sizes.append(base64.b64decode(event["audio"]))
+    assert sizes == [bytes(FRAME_BYTES), bytes((code,)) * 160, bytes(FRAME_BYTES)]
+
+
+@pytest.mark.parametrize(
+    ("session", "law"),
+    [
+        ({"audio": {"output": {"format": {"type": "audio/pcmu"}}}}, "pcmu"),
+        ({"output_audio_format": "g711_alaw"}, "pcma"),
+    ],
+)
+def test_audio_comes_down_in_the_format_of_the_session_at_its_own_length_and_level(
+    session: dict[str, Any], law: Any
+) -> None:
+    from usher_transceiver.media.codec import EncoderSettings
+    from usher_transceiver.media.g711 import G711
+
+    rig = Rig()
+    rig.server(type="session.updated", session=session)
+    coded = G711(law).encoder(EncoderSettings()).encode(TONE)
+    assert len(coded) == 4_000
+    ids = {"response_id": "r", "item_id": "i", "content_index": 0}
+    for start in range(0, len(coded), 333):
+        delta = base64.b64encode(coded[start : start + 333]).decode()
+        rig.server(type="response.output_audio.delta", delta=delta, **ids)
+    rig.wait(700)
+    assert len(rig.call.played) == len(TONE)
+    assert loudness(bytes(rig.call.played[9_600:])) == pytest.approx(loudness(TONE), rel=0.1)
+    rig.speak("r", "i", 100, ends=False)
+    rig.wait(100)
+    rig.server(**SPEECH_STARTED)
+    [(item, _, end)] = rig.cuts()
+    assert (item, end <= 500 + 600) == ("i", True)

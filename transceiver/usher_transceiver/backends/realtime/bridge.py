@@ -1,0 +1,330 @@
+"""Between one client and its server of the Realtime protocol, without I/O.
+
+Rules:
+* The client's audio goes up as `input_audio_buffer.append`, a frame at a time, in the format of the session. The
+  model's audio comes as deltas and is played; deltas never reach the client's channel.
+* All other events pass both ways as they are written, in order, known or not. `input_audio_buffer.append` of a client
+  passes too. Not passed: `output_audio_buffer.clear`, which is for us; what is no JSON object with a type; and the
+  server's errors about truncations, which nobody but us asked for.
+* The session is the server's: its `session.created` and `session.updated` are what client and observers get. The
+  session object that the call was made with is the first `session.update`, without its model, which is in the address.
+* What WebRTC adds is ours: `output_audio_buffer.started` when the first audio of a response is played, `stopped` when
+  all of a finished one was, `cleared` for one that lost audio.
+* Barge-in: speech (unless the session says that it does not interrupt) and the client's `clear` drop what waits of all
+  responses, and what still comes for those that are being made; a cancelled response drops its own. Each part that lost
+  audio is truncated at what was played of it, unless the server does that itself.
+* While too much waits to be played, `wants_more` is False and the server is not read.
+* A lost server: what waits is played, 30 s at most; then one `error` event, and the call ends.
+
+What the session's input format is to be is known when a `session.update` goes up, since the server takes what it gets
+in order; the output format when `session.updated` comes down. Each of the server's session objects settles both.
+"""
+
+from __future__ import annotations
+
+import json
+from binascii import a2b_base64
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from usher_core.errors import RemoteError
+from usher_core.json_values import is_deeper
+from usher_transceiver.backends.protocol import AudioFrame, Event
+from usher_transceiver.backends.realtime.counters import RealtimeCounters
+from usher_transceiver.backends.realtime.faults import Fault
+from usher_transceiver.backends.realtime.outbox import Outbox
+from usher_transceiver.backends.realtime.playout import Change, Part, Playout
+from usher_transceiver.backends.realtime.session_audio import FromUpstream, ToUpstream, audio_format, interrupts
+from usher_transceiver.media.frame import FRAME_MS
+
+DELTAS = frozenset({"response.output_audio.delta", "response.audio.delta"})
+PART_DONE = frozenset({"response.output_audio.done", "response.audio.done"})
+SESSION_EVENTS = frozenset({"session.created", "session.updated"})
+CLEAR = "output_audio_buffer.clear"
+PLAY_OUT_S = 30.0
+"""Of what a lost server had said; enough for a long sentence."""
+BEGIN_LOOK_S, LOOK_S = 0.02, 0.1
+MAX_ACTIVE = 16
+"""Responses that are being made at once; servers make one, and some beside the conversation."""
+MAX_NESTING = 128
+"""Levels of a session object, which is written again for observers; a deeper one is passed and not kept."""
+OUR_EVENT_IDS = "usher_truncate_"
+NOT_THE_SERVERS = ("id", "object", "model")
+"""Of a session object: given out by servers, and the model, which no update may change."""
+
+
+class BridgeCall(Protocol):
+    """What the bridge needs of its call; see `protocol.ForwardingCall`."""
+
+    @property
+    def queued_ms(self) -> int: ...
+
+    def play(self, pcm: bytes) -> int: ...
+
+    def clear(self) -> int: ...
+
+    def send_event(self, event: Event) -> None: ...
+
+    def forward(self, event: Event, text: str) -> None: ...
+
+    def adopt_session(self, session: Mapping[str, Any]) -> None: ...
+
+    def end_when_told(self, reason: str) -> None: ...
+
+
+class Bridge:
+    """See the module.
+
+    Args:
+        call: the client's side.
+        outbox: what goes to the server.
+        counters: of the process.
+        truncates: whether we tell the server what was heard.
+    """
+
+    def __init__(self, call: BridgeCall, outbox: Outbox, counters: RealtimeCounters, *, truncates: bool) -> None:
+        self._call = call
+        self._outbox = outbox
+        self._counters = counters
+        self._truncates = truncates
+        self._playout = Playout()
+        self._to_upstream = ToUpstream()
+        self._from_upstream = FromUpstream()
+        self._interrupts = True
+        self._active: dict[str, None] = {}
+        self._last_response = ""
+        self._truncated = 0
+        self._fault: Fault | None = None
+        self._play_until = 0.0
+        self._over = False
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether the server should be read."""
+        return not self._playout.is_full
+
+    @property
+    def look_in(self) -> float | None:
+        """Seconds until `look` has something to do at the latest; None: no earlier than something happens."""
+        if self._over or (self._playout.is_idle and self._fault is None):
+            return None
+        return BEGIN_LOOK_S if self._playout.is_about_to_begin else LOOK_S
+
+    # The client
+
+    def begin(self, given: Mapping[str, Any]) -> None:
+        """Ask the server for the session that the call was made with."""
+        session = {name: value for name, value in given.items() if name not in NOT_THE_SERVERS}
+        if session.keys() - {"type"}:
+            event: Event = {"type": "session.update", "session": session}
+            self._outbox.put_event(_json(event))
+            self._expect(event)
+
+    def on_frame(self, now: float, frame: AudioFrame) -> None:
+        """Take 20 ms of the client's audio."""
+        if self._fault is None:
+            self._outbox.put_audio(self._to_upstream(frame.data), FRAME_MS)
+        if self.look_in is not None:
+            self.look(now)
+
+    def on_client_event(self, now: float, event: Event, text: str) -> None:
+        """Take an event of the client or of an observer, read and as it was written."""
+        if event["type"] == CLEAR:
+            self._settle()
+            self._interrupt(None)
+            self.look(now)
+        elif self._fault is not None:
+            return
+        elif self._outbox.put_event(text):
+            if event["type"] == "session.update":
+                self._expect(event)
+        else:
+            self._call.send_event(_error("too_many_events", "Too many events wait for the model's server.", event))
+
+    def _expect(self, update: Event) -> None:
+        session = update.get("session")
+        wanted = audio_format(session, "input") if isinstance(session, dict) else None
+        if wanted is not None:
+            self._to_upstream.use(wanted)
+
+    # The server
+
+    def on_upstream(self, now: float, text: str) -> None:
+        """Take a message of the server."""
+        self._counters.events["from_upstream"] += 1
+        try:
+            event = _parse(text)
+        except RemoteError:
+            self._counters.dropped_bytes["bad_event"] += len(text)
+            return
+        kind = event["type"]
+        if kind in DELTAS:
+            self._on_delta(event)
+        elif kind == "error" and self._is_ours(event):
+            self._counters.truncations["refused"] += 1
+        else:
+            self._on_event(kind, event, text)
+        self.look(now)
+
+    def _on_event(self, kind: str, event: Event, text: str) -> None:
+        session = event.get("session") if kind in SESSION_EVENTS else None
+        if isinstance(session, dict) and not is_deeper(session, MAX_NESTING):
+            self._on_session(session)
+        self._call.forward(event, text)
+        self._settle()
+        if kind == "input_audio_buffer.speech_started":
+            if self._interrupts:
+                self._interrupt(None)
+        elif kind == "response.created":
+            self._note_active(_response_id(event))
+        elif kind in ("response.done", "response.cancelled"):
+            self._on_response_over(kind, event)
+        elif kind in PART_DONE:
+            self._playout.complete(self._part(event))
+
+    def _on_session(self, session: Event) -> None:
+        self._call.adopt_session(session)
+        if (heard := audio_format(session, "input")) is not None:
+            self._to_upstream.use(heard)
+        if (said := audio_format(session, "output")) is not None:
+            self._from_upstream.use(said)
+        if (interrupting := interrupts(session)) is not None:
+            self._interrupts = interrupting
+
+    def _note_active(self, response_id: str) -> None:
+        self._last_response = response_id
+        self._active[response_id] = None
+        while len(self._active) > MAX_ACTIVE:
+            del self._active[next(iter(self._active))]
+
+    def _on_response_over(self, kind: str, event: Event) -> None:
+        response_id = _response_id(event)
+        self._active.pop(response_id, None)
+        response = event.get("response")
+        status = response.get("status") if isinstance(response, dict) else None
+        if kind == "response.cancelled" or status == "cancelled":
+            self._interrupt((response_id,))
+        else:
+            self._tell(self._playout.finish(response_id))
+
+    def _on_delta(self, event: Event) -> None:
+        delta = str(event.get("delta", ""))
+        part = self._part(event)
+        try:
+            data = a2b_base64(delta)
+        except ValueError:
+            self._counters.dropped_bytes["bad_audio"] += len(delta)
+            return
+        if not self._playout.add(part, self._from_upstream(part, data)):
+            self._counters.dropped_bytes["cancelled_audio"] += len(data)
+
+    def _part(self, event: Event) -> Part:
+        response_id, item_id, index = event.get("response_id"), event.get("item_id"), event.get("content_index")
+        return Part(
+            response_id if isinstance(response_id, str) else self._last_response,
+            item_id if isinstance(item_id, str) else "",
+            index if isinstance(index, int) else 0,
+        )
+
+    def _is_ours(self, event: Event) -> bool:
+        error = event.get("error")
+        event_id = error.get("event_id") if isinstance(error, dict) else None
+        return isinstance(event_id, str) and event_id.startswith(OUR_EVENT_IDS)
+
+    def on_upstream_lost(self, now: float, fault: Fault) -> None:
+        """The server can't be reached, or is gone; there is nobody to send to any more."""
+        if self._fault is not None:
+            return
+        self._fault = fault
+        self._play_until = now + PLAY_OUT_S
+        self._outbox.clear()
+        self._settle()
+        self._tell(self._playout.finish_all())
+        self.look(now)
+
+    # Playing
+
+    def look(self, now: float) -> None:
+        """Note what was played, and hand over what is to be played next."""
+        if self._over:
+            return
+        self._settle()
+        self._hand_over()
+        if self._fault is not None and (now >= self._play_until or self._is_quiet):
+            self._interrupt(None)
+            self._over = True
+            self._call.send_event(_error(self._fault.code, self._fault.message, None, "server_error"))
+            self._call.end_when_told(self._fault.end)
+
+    @property
+    def _is_quiet(self) -> bool:
+        return self._playout.is_idle and self._call.queued_ms == 0
+
+    def _settle(self) -> None:
+        self._tell(self._playout.advance(self._call.queued_ms))
+
+    def _hand_over(self) -> None:
+        pcm = self._playout.take(self._call.queued_ms)
+        if pcm:
+            self._call.play(pcm)
+
+    def _tell(self, changes: Iterable[Change]) -> None:
+        for change in changes:
+            self._say(change.kind, change.response_id)
+
+    def _say(self, what: str, response_id: str) -> None:
+        self._call.send_event({"type": f"output_audio_buffer.{what}", "response_id": response_id})
+
+    def _interrupt(self, responses: tuple[str, ...] | None) -> None:
+        """Drop audio of these responses, None: of all, those being made too. What was played has been settled."""
+        stopped = self._playout.interrupt(responses)
+        self._playout.cancel(tuple(self._active) if responses is None else responses)
+        if not stopped.responses:
+            return
+        self._call.clear()
+        self._hand_over()
+        for response_id in stopped.responses:
+            self._say("cleared", response_id)
+        for item_id, content_index, audio_end_ms in stopped.truncations if self._truncates else ():
+            self._truncated += 1
+            self._counters.truncations["partly_heard" if audio_end_ms else "unheard"] += 1
+            self._outbox.put_event(
+                _json(
+                    {
+                        "type": "conversation.item.truncate",
+                        "event_id": f"{OUR_EVENT_IDS}{self._truncated}",
+                        "item_id": item_id,
+                        "content_index": content_index,
+                        "audio_end_ms": audio_end_ms,
+                    }
+                )
+            )
+
+
+def _parse(text: str) -> Event:
+    try:
+        event = json.loads(text)
+    except (ValueError, RecursionError):
+        raise RemoteError("bad_event", "the server's message is no JSON") from None
+    if not isinstance(event, dict) or not isinstance(event.get("type"), str):
+        raise RemoteError("bad_event", "the server's message is no event")
+    return event
+
+
+def _response_id(event: Event) -> str:
+    response = event.get("response")
+    found = response.get("id") if isinstance(response, dict) else event.get("response_id")
+    return found if isinstance(found, str) else ""
+
+
+def _error(code: str, message: str, event: Event | None, kind: str = "invalid_request_error") -> Event:
+    event_id = event.get("event_id") if event else None
+    shown = event_id if isinstance(event_id, str) else None
+    return {
+        "type": "error",
+        "error": {"type": kind, "code": code, "message": message, "param": None, "event_id": shown},
+    }
+
+
+def _json(event: Event) -> str:
+    return json.dumps(event, separators=(",", ":"))

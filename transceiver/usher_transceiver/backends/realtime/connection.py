@@ -1,0 +1,226 @@
+"""The WebSocket of one call: connects, reads, writes, and tells the bridge. All that is decided is decided there.
+
+Rules:
+* A reader and a writer, each a task: what one waits for holds up neither the other nor the call's audio.
+* While the bridge wants no more, the socket is not read; TCP then slows the server down.
+* A message that can't be written within `STALL_LIMIT_S`, or audio that can't be played for `FULL_LIMIT_S`, ends it.
+* Redirects are not followed: the key is for this server.
+* Neither log nor fault names address, key or header; not even the library may log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Protocol
+
+from structlog.typing import FilteringBoundLogger
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+
+from usher_transceiver.backends.realtime import faults
+from usher_transceiver.backends.realtime.bridge import Bridge
+from usher_transceiver.backends.realtime.counters import RealtimeCounters
+from usher_transceiver.backends.realtime.faults import Fault
+from usher_transceiver.backends.realtime.outbox import Outbox
+from usher_transceiver.backends.realtime.upstream import Target, silent_logger
+
+STALL_LIMIT_S = 20.0
+"""A network that comes back within it costs the audio beyond 5 s, not the call."""
+FULL_LIMIT_S = 30.0
+PING_S = 20.0
+"""Balancers cut what is silent for a minute. Nobody waits for the pong: a reader that is held back would not see it."""
+CLOSE_LIMIT_S = 1.0
+MAX_MESSAGE = 4 << 20
+"""Of the server: 65 s of audio. Reading one of that size takes about as long as half a frame lasts."""
+MAX_FRAMES = 16
+"""Messages read ahead."""
+
+
+class Changed(Protocol):
+    """Told after the bridge was, so that timers can be set."""
+
+    def __call__(self) -> None: ...
+
+
+class _Connect(connect):
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        return exc
+
+
+class Connection:
+    """See the module.
+
+    Args:
+        target: where to, and with what.
+        bridge: is told what comes, and whether to read on.
+        outbox: what is to be sent.
+        counters: of the process.
+        clock: seconds, monotonic.
+        changed: called after something came.
+        log: names the call.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        bridge: Bridge,
+        outbox: Outbox,
+        counters: RealtimeCounters,
+        clock: Callable[[], float],
+        changed: Changed,
+        log: FilteringBoundLogger,
+    ) -> None:
+        self._target = target
+        self._bridge = bridge
+        self._outbox = outbox
+        self._counters = counters
+        self._clock = clock
+        self._changed = changed
+        self._log = log
+        self._may_write = asyncio.Event()
+        self._may_read = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._outcome = "abandoned"
+
+    def start(self) -> None:
+        """Begin to connect. Needs a running loop."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task.add_done_callback(self._count)
+
+    def wake(self) -> None:
+        """There may be something to send, or room for what comes."""
+        self._may_write.set()
+        if self._bridge.wants_more:
+            self._may_read.set()
+
+    async def close(self) -> None:
+        """The call is over: close at once."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+
+    async def _run(self) -> None:
+        began = self._clock()
+        try:
+            socket = await self._open()
+        except Exception as error:  # noqa: BLE001 - resolvers, TLS, proxies and the library raise what they like
+            self._log.debug("connecting failed", problem=type(error).__name__)
+            self._lost(fault_of(error))
+            return
+        self._counters.connected(self._clock() - began)
+        self._outcome = "completed"
+        try:
+            self._lost(await self._talk(socket))
+        finally:
+            await _close(socket)
+
+    def _lost(self, fault: Fault) -> None:
+        self._outcome = fault.outcome
+        self._log.warning("the Realtime server is lost", why=fault.code)
+        self._bridge.on_upstream_lost(self._clock(), fault)
+        self._changed()
+
+    def _count(self, _task: asyncio.Task[None]) -> None:
+        self._counters.calls[self._outcome] += 1
+
+    async def _open(self) -> ClientConnection:
+        target = self._target
+        return await _Connect(
+            target.url,
+            additional_headers=target.headers,
+            ssl=target.tls,
+            open_timeout=target.connect_limit,
+            close_timeout=CLOSE_LIMIT_S,
+            ping_interval=PING_S,
+            ping_timeout=None,
+            max_size=MAX_MESSAGE,
+            max_queue=MAX_FRAMES,
+            compression=None,
+            logger=silent_logger(),
+        )
+
+    async def _talk(self, socket: ClientConnection) -> Fault:
+        tasks = [asyncio.create_task(self._read(socket)), asyncio.create_task(self._write(socket))]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            # What the server said last came before the writer found it gone.
+            if tasks[0] not in done and done.pop().result().outcome == "closed":
+                return await tasks[0]
+            return next(task.result() for task in tasks if task.done())
+        except Exception as error:  # noqa: BLE001 - a fault of ours ends this call only
+            self._log.error("the Realtime bridge failed", exc_info=error)
+            return faults.INTERNAL
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _read(self, socket: ClientConnection) -> Fault:
+        while True:
+            try:
+                async with asyncio.timeout(FULL_LIMIT_S):
+                    while not self._bridge.wants_more:
+                        self._may_read.clear()
+                        await self._may_read.wait()
+            except TimeoutError:
+                return faults.OVERFULL
+            try:
+                message = await socket.recv()
+            except ConnectionClosed as error:
+                return faults.closed(error.rcvd.code if error.rcvd is not None else None)
+            try:
+                # The library itself would end the connection for bytes that are no text.
+                text = message if isinstance(message, str) else message.decode()
+            except UnicodeDecodeError:
+                self._counters.dropped_bytes["bad_event"] += len(message)
+                continue
+            self._bridge.on_upstream(self._clock(), text)
+            self._changed()
+
+    async def _write(self, socket: ClientConnection) -> Fault:
+        while True:
+            text = self._outbox.take()
+            if text is None:
+                self._may_write.clear()
+                await self._may_write.wait()
+                continue
+            try:
+                async with asyncio.timeout(STALL_LIMIT_S):
+                    await socket.send(text)
+            except TimeoutError:
+                return faults.STALLED
+            except ConnectionClosed as error:
+                return faults.closed(error.rcvd.code if error.rcvd is not None else None)
+            self._counters.events["to_upstream"] += 1
+
+
+def fault_of(error: Exception) -> Fault:
+    """Return what to say of an error while connecting; nothing that it quotes."""
+    if isinstance(error, InvalidStatus):
+        return faults.refused(error.response.status_code, _code_in(error.response.body))
+    if isinstance(error, TimeoutError):
+        return faults.TIMEOUT
+    if isinstance(error, InvalidHandshake):
+        return faults.NO_WEBSOCKET
+    return faults.UNREACHABLE
+
+
+def _code_in(body: bytes | bytearray | None) -> object:
+    """Return the `code`, or else the `type`, of an error body as OpenAI's."""
+    try:
+        error = json.loads(body or b"")["error"]
+        return error.get("code") or error.get("type")
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+async def _close(socket: ClientConnection) -> None:
+    try:
+        async with asyncio.timeout(CLOSE_LIMIT_S):
+            await socket.close()
+    except (TimeoutError, OSError):
+        pass
+    finally:
+        socket.transport.abort()

@@ -1,0 +1,42 @@
+"""What the Realtime backend counts, over all calls of the process (docs/metrics.md)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from dataclasses import dataclass, field
+
+CONNECT_BUCKETS_S = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+OUTCOMES = (
+    "completed",
+    "abandoned",
+    "refused",
+    "rate_limited",
+    "upstream_error",
+    "unreachable",
+    "timeout",
+    "closed",
+    "stalled",
+    "internal_error",
+)
+DROPS = ("audio_overflow", "event_overflow", "cancelled_audio", "bad_audio", "bad_event")
+TRUNCATIONS = ("partly_heard", "unheard", "refused")
+
+
+@dataclass(slots=True)
+class RealtimeCounters:
+    """Plain numbers, read at a scrape."""
+
+    calls: Counter[str] = field(default_factory=Counter)
+    events: Counter[str] = field(default_factory=Counter)
+    dropped_bytes: Counter[str] = field(default_factory=Counter)
+    truncations: Counter[str] = field(default_factory=Counter)
+    queued_bytes: int = 0
+    """What waits for all WebSockets together."""
+    connects: list[int] = field(default_factory=lambda: [0] * (len(CONNECT_BUCKETS_S) + 1))
+    connect_seconds: float = 0.0
+
+    def connected(self, seconds: float) -> None:
+        """Note how long a connection took to be made."""
+        self.connects[bisect_left(CONNECT_BUCKETS_S, seconds)] += 1
+        self.connect_seconds += seconds

@@ -1,0 +1,92 @@
+"""What a session object says of audio, in the names of today and of the beta, and audio turned into that form.
+
+Formats: PCM16 at 24 kHz, which is ours, and G.711 at 8 kHz. A format that is not known here is taken for PCM16, as the
+service does when nothing is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from usher_transceiver.media.codec import Decoder, Encoder, EncoderSettings
+from usher_transceiver.media.g711 import G711
+
+Format = Literal["pcm", "pcmu", "pcma"]
+Direction = Literal["input", "output"]
+
+_FORMATS: dict[str, Format] = {
+    "audio/pcm": "pcm",
+    "audio/pcmu": "pcmu",
+    "audio/pcma": "pcma",
+    "pcm16": "pcm",
+    "g711_ulaw": "pcmu",
+    "g711_alaw": "pcma",
+}
+_SAMPLE_BYTES = 2
+
+
+def audio_format(session: Mapping[str, Any], direction: Direction) -> Format | None:
+    """Return the format of a direction, or None when the object does not say."""
+    beta = session.get(f"{direction}_audio_format")
+    name = beta if beta is not None else _at(session, "audio", direction, "format", "type")
+    return None if name is None else _FORMATS.get(str(name), "pcm")
+
+
+def interrupts(session: Mapping[str, Any]) -> bool | None:
+    """Return whether speech interrupts what is said, or None when the object does not say."""
+    for detection in (_at(session, "audio", "input", "turn_detection"), session.get("turn_detection")):
+        if isinstance(detection, Mapping):
+            return detection.get("interrupt_response") is not False
+    return None
+
+
+def _at(value: Any, *names: str) -> Any:
+    for name in names:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+class ToUpstream:
+    """Turns frames of the client into the format of the session."""
+
+    def __init__(self) -> None:
+        self.format: Format = "pcm"
+        self._encoder: Encoder | None = None
+
+    def use(self, wanted: Format) -> None:
+        """Change the format of what comes from now on."""
+        if wanted != self.format:
+            self.format = wanted
+            self._encoder = None if wanted == "pcm" else G711(wanted).encoder(EncoderSettings())
+
+    def __call__(self, pcm: bytes) -> bytes:
+        return pcm if self._encoder is None else self._encoder.encode(pcm)
+
+
+class FromUpstream:
+    """Turns the model's audio into PCM16, whole samples. A sample may be cut in two by the pieces it comes in."""
+
+    def __init__(self) -> None:
+        self.format: Format = "pcm"
+        self._decoder: Decoder | None = None
+        self._source: object = None
+        self._rest = b""
+
+    def use(self, wanted: Format) -> None:
+        """Change the format of what comes from now on."""
+        if wanted != self.format:
+            self.format = wanted
+            self._decoder = None if wanted == "pcm" else G711(wanted).decoder()
+
+    def __call__(self, source: object, data: bytes) -> bytes:
+        """Return the samples that `data` completes; `source` is what they belong to."""
+        if self._decoder is not None:
+            return self._decoder.decode(data)
+        if source != self._source:
+            # The half of a sample that ends a source would turn the next one into noise.
+            self._source, self._rest = source, b""
+        whole = self._rest + data if self._rest else data
+        cut = len(whole) - len(whole) % _SAMPLE_BYTES
+        self._rest = whole[cut:]
+        return whole[:cut]
