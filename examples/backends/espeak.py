@@ -10,8 +10,8 @@ import av
 from usher_transceiver.backends.coroutine import Call
 from usher_transceiver.backends.speech import SpeechEvents
 
-ESPEAK = shutil.which("espeak-ng")
-if ESPEAK is None:
+ESPEAK = shutil.which("espeak-ng") or ""
+if not ESPEAK:
     # At the import, so that it is told when the transceiver starts, and not to the first caller.
     raise RuntimeError("espeak-ng is not installed; `apt install espeak-ng`, or your system's like")
 
@@ -43,6 +43,6 @@ def to_pcm(text: str, voice: str) -> bytes:
     command = (ESPEAK, "-v", voice, "--stdin", "--stdout")
     wav = subprocess.run(command, input=text.encode(), stdout=subprocess.PIPE, check=True, timeout=10).stdout
     resampler = av.AudioResampler(format="s16", layout="mono", rate=24_000)
-    with av.open(io.BytesIO(wav)) as file:
+    with av.open(io.BytesIO(wav), "r") as file:
         frames = [*file.decode(audio=0), None]  # None: what the resampler still holds
         return b"".join(out.to_ndarray().tobytes() for frame in frames for out in resampler.resample(frame))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 import gc
 import ipaddress
@@ -18,9 +19,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from tests.transceiver_rig import until
+from usher_transceiver.backends.realtime import bridge, connection
 from usher_transceiver.backends.realtime.backend import RealtimeBackend, RealtimeBackends
 from usher_transceiver.backends.realtime.settings import RealtimeSettings
 from usher_transceiver.media.frame import FRAME_BYTES, AudioFrame, Origin
@@ -146,6 +149,46 @@ async def test_a_redirect_is_a_refusal_and_the_key_goes_nowhere_else(tmp_path: P
             await backend.close("backend_ended")
     assert call.events[0]["error"]["code"] == "upstream_http_302"
     assert seen == []
+
+
+async def test_a_server_that_takes_nothing_for_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "STALL_LIMIT_S", 0.3)
+
+    async def deaf(socket: ServerConnection) -> None:
+        socket.transport.pause_reading()
+        await socket.wait_closed()
+
+    async with serve(deaf, "127.0.0.1", 0, close_timeout=0.5) as server:
+        backend, call = await begin(backends(port_of(server)))
+        large = '{"type":"filler","padding":"%s"}' % ("x" * 200_000)
+        async with asyncio.timeout(10):
+            while not call.ended:
+                backend.on_client_event({"type": "filler"}, large)
+                await asyncio.sleep(0.01)
+        await backend.close("upstream_closed")
+    codes = [event["error"]["code"] for event in call.events]
+    assert (codes[-1], set(codes[:-1]) <= {"too_many_events"}) == ("upstream_stalled", True)
+    assert call.ended == "upstream_closed"
+
+
+async def test_audio_that_can_not_be_played_for_too_long_ends_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "FULL_LIMIT_S", 0.3)
+    monkeypatch.setattr(bridge, "PLAY_OUT_S", 0.3)
+
+    async def speak(socket: ServerConnection) -> None:
+        names = '"response_id":"r","item_id":"i","content_index":0'
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                await socket.send('{"type":"response.output_audio.delta",%s,"delta":"%s"}' % (names, "A" * 640_000))
+
+    async with serve(speak, "127.0.0.1", 0, close_timeout=0.5) as server:
+        call, backend = FakeCall(), backends(port_of(server))({})
+        call.queued_ms = 400
+        await backend.start(call)
+        await until(lambda: call.ended, "given up")
+        await backend.close("upstream_closed")
+    assert [event["type"] for event in call.events] == ["output_audio_buffer.cleared", "error"]
+    assert call.events[1]["error"]["code"] == "playback_stalled"
 
 
 async def test_nothing_is_left_of_a_hundred_calls_however_they_end() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import openai
 import pytest
-from aiortc import RTCConfiguration, RTCPeerConnection, RTCSessionDescription
+from aiortc import RTCConfiguration, RTCDataChannel, RTCPeerConnection, RTCSessionDescription
 
 from tests.integration.fleet import running_fleet
 from tests.transceiver_rig import until
@@ -16,8 +16,8 @@ pytestmark = pytest.mark.timeout(120)
 
 
 @contextlib.asynccontextmanager
-async def call(client: openai.AsyncOpenAI) -> AsyncIterator[tuple[str, list[str]]]:
-    """A call with a data channel: its id, and the events that its client gets."""
+async def call(client: openai.AsyncOpenAI) -> AsyncIterator[tuple[str, RTCDataChannel, list[str]]]:
+    """A call with a data channel: its id, the channel, and the events that its client gets."""
     events: list[str] = []
     pc = RTCPeerConnection(RTCConfiguration(iceServers=[]))
     try:
@@ -29,15 +29,40 @@ async def call(client: openai.AsyncOpenAI) -> AsyncIterator[tuple[str, list[str]
         answer = placed.parse().text
         await pc.setRemoteDescription(RTCSessionDescription(answer, "answer"))
         await until(lambda: events, "greeted", 20)
-        yield placed.headers["location"].rpartition("/")[2], events
+        yield placed.headers["location"].rpartition("/")[2], channel, events
     finally:
         await pc.close()
+
+
+async def test_a_page_with_the_policy_for_browsers_neither_changes_nor_sees_the_prompt_and_its_server_does_both(
+    tmp_path: Path,
+) -> None:
+    with running_fleet(tmp_path) as fleet:
+        base_url = f"{fleet.url}/v1"
+        async with openai.AsyncOpenAI(api_key="none is asked for", base_url=base_url) as server:
+            session: Any = {"type": "realtime", "instructions": "Answer in rhymes."}
+            policy = {"event_policy": "browser"}
+            secret = await server.realtime.client_secrets.create(session=session, extra_body=policy)
+            page = openai.AsyncOpenAI(api_key=secret.value, base_url=base_url)
+            async with page, call(page) as (call_id, channel, events):
+                channel.send('{"type": "session.update", "event_id": "mine", "session": {"instructions": "Swear."}}')
+                await until(lambda: any("event_not_allowed" in event for event in events), "refused")
+                async with server.realtime.connect(call_id=call_id) as connection:
+                    created: Any = (await connection.recv()).to_dict()
+                    assert created["session"]["instructions"] == "Answer in rhymes."
+                    await connection.session.update(session={"type": "realtime", "instructions": "Answer in verse."})
+                    updated: Any = (await connection.recv()).to_dict()
+                    assert updated["session"]["instructions"] == "Answer in verse."
+                await until(lambda: any('"session.updated"' in event for event in events), "the page learns of it")
+                with pytest.raises(Exception, match="403"):
+                    await page.realtime.connect(call_id=call_id).enter()
+            assert not any("instructions" in event for event in events)
 
 
 async def test_the_package_joins_a_call_steers_it_and_learns_of_its_end(tmp_path: Path) -> None:
     with running_fleet(tmp_path) as fleet:
         async with openai.AsyncOpenAI(api_key="none is asked for", base_url=f"{fleet.url}/v1") as client:
-            async with call(client) as (call_id, events), client.realtime.connect(call_id=call_id) as connection:
+            async with call(client) as (call_id, _, events), client.realtime.connect(call_id=call_id) as connection:
                 created = await connection.recv()
                 assert created.type == "session.created"
                 await connection.session.update(session={"type": "realtime", "instructions": "Answer in rhymes."})
@@ -51,7 +76,8 @@ async def test_the_package_joins_a_call_steers_it_and_learns_of_its_end(tmp_path
                     assert (await other.recv()).type == "session.created"
                 await client.realtime.calls.hangup(call_id)
                 left = [event async for event in connection]
-                assert [event.type for event in left] == []
+                # Not one of the package's own, and no trouble for it.
+                assert [(event.type, event.to_dict()["reason"]) for event in left] == [("usher.call.ended", "hangup")]
             with pytest.raises(Exception, match="404"):
                 await client.realtime.connect(call_id=call_id).enter()
             with pytest.raises(openai.NotFoundError) as gone:

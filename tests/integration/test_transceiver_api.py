@@ -19,7 +19,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from tests.raw_client import RawClient
 from tests.signaling_fakes import until as until_true
 from tests.transceiver_rig import TOKEN, Rig, rig, until
-from usher_core.internal_api import BASE_PATH, ErrorAnswer, HeldKeys, SessionList
+from usher_core.event_policy import BROWSER
+from usher_core.internal_api import BASE_PATH, EVENT_POLICY_HEADER, ErrorAnswer, HeldKeys, SessionList
 from usher_core.keys import held_keys, parse_key_file
 from usher_transceiver.http_guard import MAX_BODY
 from usher_transceiver.main import MAX_EVENT_BYTES
@@ -288,9 +289,12 @@ async def test_the_metrics_name_every_drop_and_no_address(tmp_path: Path) -> Non
 # Observers
 
 
-def observe(running: Rig, session_id: str, token: str = TOKEN, query: str = "", **options: Any) -> connect:
+def observe(
+    running: Rig, session_id: str, token: str = TOKEN, query: str = "", policy: str | None = None, **options: Any
+) -> connect:
     url = running.transceiver.http.replace("http://", "ws://") + f"{BASE_PATH}/sessions/{session_id}/events{query}"
-    return connect(url, additional_headers={"Authorization": f"Bearer {token}"}, proxy=None, **options)
+    headers = {"Authorization": f"Bearer {token}"} | ({} if policy is None else {EVENT_POLICY_HEADER: policy})
+    return connect(url, additional_headers=headers, proxy=None, **options)
 
 
 async def receive(socket: ClientConnection) -> dict[str, Any]:
@@ -312,10 +316,59 @@ async def test_an_observer_sees_all_events_may_send_some_and_is_told_of_the_end(
             client.channel.send('{"type": "unheard.of"}')
             assert [(await receive(socket))["type"] for _ in range(2)] == ["unheard.of", "error"]
             await running.http.delete(f"{BASE_PATH}/sessions/{client.session_id}")
+            ended = await receive(socket)
+            assert (ended["type"], ended["reason"]) == ("usher.call.ended", "hangup")
             with pytest.raises(ConnectionClosed) as closed:
                 await receive(socket)
             assert closed.value.rcvd is not None
             assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1000, "hangup")
+
+
+async def test_client_and_observer_are_each_bound_by_the_policy_of_their_own_key(tmp_path: Path) -> None:
+    async with rig(tmp_path) as running:
+        client = running.client(audio=False)
+        policy = BROWSER.model_dump(mode="json")
+        await client.call(session={"instructions": "secret"}, event_policy=policy)
+        await until(lambda: client.of_type("session.created"), "greeted")
+        assert "instructions" not in client.of_type("session.created")[0]["session"]
+        assert client.channel is not None
+        client.channel.send('{"type": "session.update", "event_id": "mine", "session": {"instructions": "mine"}}')
+        await until(lambda: client.of_type("error"), "refused")
+        error = client.of_type("error")[0]["error"]
+        assert (error["code"], error["event_id"], error["param"]) == ("event_not_allowed", "mine", "type")
+        update = '{"type": "session.update", "session": {"instructions": "new", "voice": "v"}}'
+        query = "?client_events=false"
+        bound = '{"allow": ["session.update"], "private": ["instructions"]}'
+        async with (
+            observe(running, client.session_id, query=query) as free,
+            observe(running, client.session_id, query=query, policy=bound) as reader,
+        ):
+            assert (await receive(free))["session"]["instructions"] == "secret"
+            assert "instructions" not in (await receive(reader))["session"]
+            await free.send(update)
+            assert (await receive(free))["session"]["instructions"] == "new"
+            seen = (await receive(reader))["session"]
+            assert (seen["voice"], "instructions" in seen) == ("v", False)
+            await until(lambda: len(client.of_type("session.updated")) == 2, "the client learns of it")
+            assert client.of_type("session.updated")[-1]["session"] == seen
+            await reader.send(update)
+            assert (await receive(reader))["error"]["param"] == "session.instructions"
+        assert running.transceiver.sessions.refused_events == 2
+        metrics = (await running.http.get("/metrics")).text
+        assert "usher_transceiver_events_refused_total 2.0" in metrics
+        await running.http.delete(f"{BASE_PATH}/sessions/{client.session_id}")
+        assert running.transceiver.sessions.refused_events == 2
+
+
+@pytest.mark.parametrize("policy", ["", "browser", '{"allow": "x"}', '{"deny": ["x"]}', '{"x": []}'])
+async def test_an_observer_with_a_wrong_policy_is_refused(tmp_path: Path, policy: str) -> None:
+    async with rig(tmp_path) as running:
+        created = await running.create(offer())
+        with pytest.raises(InvalidStatus) as refused:
+            async with observe(running, created["session_id"], policy=policy):
+                pass
+        assert refused.value.response.status_code == 400
+        assert b"Usher-Event-Policy" in (refused.value.response.body or b"")
 
 
 async def closed_with(socket: ClientConnection) -> tuple[int, str]:
@@ -392,7 +445,7 @@ async def test_an_observer_that_exceeds_what_the_call_takes_is_dropped_and_the_c
         created = await running.create(offer())
         session = running.transceiver.sessions.get(created["session_id"])
         assert session is not None
-        monkeypatch.setattr(session, "take_message", lambda _text: False)
+        monkeypatch.setattr(session, "take_message", lambda _text, _policy: False)
         async with observe(running, created["session_id"]) as socket:
             await socket.send('{"type": "x"}')
             assert await closed_with(socket) == (1008, "too_many_events")

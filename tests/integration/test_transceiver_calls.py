@@ -122,6 +122,7 @@ async def test_hang_up_by_the_api_closes_the_client_at_once_and_checks_are_no_lo
         assert client.channel is not None
         await until(lambda: client.channel.readyState == "closed", "the channel is closed")  # type: ignore[union-attr]
         await until(lambda: client.pc.connectionState == "closed", "the connection is closed")
+        assert [event["reason"] for event in client.of_type("usher.call.ended")] == ["hangup"]
         assert (await running.http.get(f"/internal/v1/sessions/{client.session_id}")).json()["end_reason"] == "hangup"
         answers = len(running.relay.down_to(path, DatagramClass.STUN))
         checks = [payload for _, at, payload in running.relay.log.up if classify(payload) is DatagramClass.STUN]

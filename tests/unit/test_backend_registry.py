@@ -1,23 +1,17 @@
-import asyncio
 import sys
 import time
 from importlib.metadata import EntryPoint, EntryPoints
-from pathlib import Path
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from tests.backend_call import WrittenCall
-from tests.media_tone import frequency
 from usher_core.errors import LocalError
 from usher_transceiver.backends import registry
 from usher_transceiver.backends.coroutine import CoroutineBackend
 from usher_transceiver.backends.echo import EchoBackend
 from usher_transceiver.backends.parrot import ParrotBackend
 from usher_transceiver.backends.watch import BackendWatch
-
-DOCS = Path(__file__).parents[2] / "docs" / "backends.md"
 
 
 def load(name: str) -> Any:
@@ -127,22 +121,6 @@ def test_what_makes_no_backend_is_logged_in_one_line_and_told_without_the_reason
     assert (line["log_level"], line["backend"], line["problem"]) == ("error", "mine", problem)
     assert "exc_info" not in line
     assert (traceback["log_level"], type(traceback["exc_info"]).__name__) == ("debug", problem.partition(":")[0])
-
-
-async def test_the_example_of_the_docs_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    code = DOCS.read_text().split("```python\n")[1].split("```")[0]
-    (tmp_path / "metronome.py").write_text(code)
-    monkeypatch.syspath_prepend(tmp_path)
-    installed(monkeypatch, ("metronome", "metronome:Metronome"))
-    backend = load("metronome")({"hertz": 500})
-    sys.modules.pop("metronome")
-
-    call = WrittenCall()
-    await backend.start(call)
-    await asyncio.sleep(0)
-    await backend.close("hang-up")
-    assert call.queued_ms == 40
-    assert frequency(bytes(call.queue)) == pytest.approx(500, abs=2)
 
 
 async def runs(_call: Any) -> None: ...

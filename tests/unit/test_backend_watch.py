@@ -14,7 +14,7 @@ from tests.direct_rig import DirectRig, FakeBackend
 from tests.raw_client import RawClient
 from tests.virtual_loop import VirtualLoop, run_virtual
 from usher_transceiver.backends.coroutine import Call, CoroutineBackend
-from usher_transceiver.backends.watch import LOG_EVERY_S, SLOW_S, BackendWatch
+from usher_transceiver.backends.watch import LOG_EVERY_S, SLOW_S, BackendWatch, WatchedCoroutine
 from usher_transceiver.session import EndReason
 
 Scenario = Callable[[DirectRig, RawClient], Awaitable[None]]
@@ -59,6 +59,17 @@ async def slow_steps(call: Call) -> None:
             raise ValueError("as it was asked to")
 
 
+async def slow_tasks(call: Call) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(asyncio.sleep(0)).cancel()  # before its first step
+        working = tasks.create_task(slow_steps(call))
+        assert "slow_steps" in repr(working)
+
+
+def with_tasks(rig: DirectRig) -> None:
+    rig.sessions._backends["fake"] = partial(CoroutineBackend, slow_tasks, "fake", rig.sessions.backend_watch)
+
+
 def with_callbacks(rig: DirectRig) -> None:
     rig.sessions._backends["fake"] = lambda _config: Slow()
 
@@ -67,7 +78,9 @@ def with_coroutine(rig: DirectRig) -> None:
     rig.sessions._backends["fake"] = partial(CoroutineBackend, slow_steps, "fake", rig.sessions.backend_watch)
 
 
-@pytest.mark.parametrize(("prepare", "callback"), [(with_callbacks, "on_event"), (with_coroutine, "run")])
+@pytest.mark.parametrize(
+    ("prepare", "callback"), [(with_callbacks, "on_event"), (with_coroutine, "run"), (with_tasks, "run")]
+)
 @pytest.mark.parametrize("kind", ["work", "fail"])
 def test_what_holds_up_the_loop_is_counted_and_its_call_is_named(
     tmp_path: Path, prepare: Callable[[DirectRig], None], callback: str, kind: str
@@ -123,11 +136,11 @@ async def test_a_watched_coroutine_behaves_as_one_that_is_not() -> None:
         return value
 
     watch = BackendWatch(asyncio.get_running_loop().time)
-    assert await watch.steps(works(7), "call", "mine") == 7
+    assert await WatchedCoroutine(works(7), watch, "call", "mine") == 7
     assert steps == ["timeout", "finally"]
 
     async def awaits() -> int:
-        return await watch.steps(works(0), "call", "mine")
+        return await WatchedCoroutine(works(0), watch, "call", "mine")
 
     task = asyncio.create_task(awaits())
     await asyncio.sleep(0.05)

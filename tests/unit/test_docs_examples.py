@@ -1,10 +1,9 @@
-"""Examples in pages that are no commands: JSON, TOML, Python and JavaScript. `test_docs_commands` runs the commands."""
+"""Examples in pages that are no commands: JSON and JavaScript. `test_docs_commands` runs the commands, and
+`test_docs_backends` what is written in Python."""
 
-import ast
 import base64
 import json
 import subprocess
-import tomllib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from usher_core.event_policy import BROWSER
 from usher_core.internal_api import ErrorAnswer
 from usher_core.keys import parse_key_file
 from usher_core.routes import parse_route_file
-from usher_transceiver.backends.registry import GROUP
 
 ALL = [block for page in pages() for block in blocks(page)]
 COMMANDS = {"sh", "console", "indented"}
@@ -157,16 +155,6 @@ async def test_json_is_what_the_programs_read_and_write(block: Block, tmp_path: 
 def test_no_json_example_is_declared_that_no_page_has() -> None:
     there = {(block.page, frozenset(json.loads(block.text))) for block in ALL if block.language == "json"}
     assert set(JSON_EXAMPLES) == there
-
-
-def test_the_backend_of_the_docs_is_the_one_that_its_toml_names() -> None:
-    """`test_backend_registry` runs it."""
-    (code,) = (block for block in ALL if block.language == "python" and block.page == "docs/backends.md")
-    (toml,) = (block for block in ALL if block.language == "toml")
-    module, _, name = tomllib.loads(toml.text)["project"]["entry-points"][GROUP]["metronome"].partition(":")
-    tree = ast.parse(code.text)
-    assert (ast.get_docstring(tree) or "").startswith(f"{module}.py")
-    assert name in {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
 @pytest.mark.needs("node")

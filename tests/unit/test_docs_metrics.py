@@ -147,6 +147,8 @@ def transceiver_metrics() -> list[Metric]:
         refused=once_each(keys_of(sessions, "refused")),
         unsent=0,
         lost_events=0,
+        channel_bytes=0,
+        refused_events=0,
         audio=Counter(),
         backend_watch=BackendWatch(lambda: 0.0),
         transaction_ids=0,

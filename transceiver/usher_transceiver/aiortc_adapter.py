@@ -155,6 +155,11 @@ class DataChannels:
         sctp = self._sctp
         return self.is_open and not (sctp._data_channel_queue or sctp._outbound_queue or sctp._sent_queue)
 
+    @property
+    def buffered_bytes(self) -> int:
+        """What waits to be sent on the events channel."""
+        return 0 if self._channel is None else self._channel.bufferedAmount
+
     def send(self, text: str) -> bool:
         """Queue a message on the events channel; False when it had to be dropped: not open, too large, too much
         waiting.
@@ -171,7 +176,9 @@ class DataChannels:
         return True
 
     def abort(self) -> None:
-        """Tell the client that it is over (RFC 9260 section 9.1), and stop all timers."""
+        """Tell the client that it is over (RFC 9260 section 9.1), after what it was just sent, and stop all timers."""
+        # A message leaves in the next turn of the loop by itself; there will be none.
+        _run(self._sctp._data_channel_flush())
         _run(self._sctp.stop())
 
     def _on_channel(self, channel: RTCDataChannel) -> None:

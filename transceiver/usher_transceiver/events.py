@@ -12,6 +12,11 @@ Rules:
   answered here, events pass as they are written, and observers are greeted with the session it was last seen to have.
 * Observers get a copy of what goes to the client and, if they ask for it, of what clients and observers send. They may
   send what a client may. A slow one is dropped.
+* Client and observers are each bound by a policy of their own (event_policy.py): what it does not allow is answered by
+  an `error` event and goes nowhere (an update of the session also by the session as it is), and what is private is cut
+  from what they see. What somebody with a policy sends is handed on as it was read here, not as it was written, so
+  that no server can read it in another way.
+* The end of the call is the last event, `usher.call.ended` with the reason, if the channel is open still.
 """
 
 from __future__ import annotations
@@ -20,10 +25,13 @@ import json
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from usher_core.errors import RemoteError
+from usher_core.event_policy import OPEN, EventPolicy
 from usher_core.json_values import is_deeper, merge
+from usher_transceiver.event_policy import refusal, visible
 from usher_transceiver.rate import TokenBucket
 
 MAX_WAITING = 256
@@ -62,6 +70,14 @@ class Observer(Protocol):
         """No further event will come."""
 
 
+@dataclass(frozen=True, slots=True)
+class _View:
+    """Whether an observer wants to see what clients and observers send, and what it may see."""
+
+    client_events: bool
+    policy: EventPolicy
+
+
 class EventHub:
     """The events of one call.
 
@@ -73,6 +89,7 @@ class EventHub:
         max_observers: how many may look on at once.
         to_server: takes events instead of `to_backend`, read and as they were written: the session is another server's.
         max_session_bytes: JSON of the session object; a client may take less than the bound of ours.
+        policy: the client's.
     """
 
     def __init__(
@@ -84,8 +101,11 @@ class EventHub:
         max_observers: int = 8,
         max_session_bytes: int = MAX_SESSION_BYTES,
         to_server: Callable[[Event, str], None] | None = None,
+        policy: EventPolicy = OPEN,
     ) -> None:
         self.session = session
+        self._policy = policy
+        self.not_allowed = 0
         self._to_server = to_server
         self._is_adopted = False
         # Another server's is not known yet.
@@ -107,8 +127,7 @@ class EventHub:
         self._for_backend: deque[Event] = deque()
         self._for_backend_bytes = 0
         self._max_observers = max_observers
-        self._observers: dict[Observer, bool] = {}
-        # The value: whether it wants to see what clients and observers send.
+        self._observers: dict[Observer, _View] = {}
 
     # The channel
 
@@ -116,14 +135,17 @@ class EventHub:
         """The client's channel is open: greet, then send what waited. A channel opened again is greeted again."""
         self._open = True
         if self._to_server is None or self._was_open:
-            self._greet(self._deliver)
+            self._greet(self._deliver, self._policy)
         self._was_open = True
         while self._waiting:
             self._deliver(self._waiting.popleft())
         self._waiting_bytes = 0
 
-    def on_message(self, now: float, message: str | bytes) -> bool:
-        """Handle a message of the client or of an observer; False when there are so many that the call should end."""
+    def on_message(self, now: float, message: str | bytes, policy: EventPolicy | None = None) -> bool:
+        """Handle a message of the client, or of an observer by its policy; False when so many came that the call should
+        end.
+        """
+        policy = self._policy if policy is None else policy
         if not (self._events.take(now) and self._bytes.take(now, len(message))):
             return self._refuse(now, "Too many events, or too large ones: send them more slowly.", None)
         try:
@@ -131,14 +153,21 @@ class EventHub:
         except RemoteError as error:
             self._error(error.reason, error.message, None)
             return True
+        if (refused := refusal(policy, event)) is not None:
+            self.not_allowed += 1
+            self._error("event_not_allowed", refused[0], event, refused[1])
+            if event["type"] == "session.update":
+                self._remind(now)
+            return True
         if self._to_server is not None:
-            self._pass_on(self._to_server, event, message)
+            text = message if isinstance(message, str) and policy == OPEN else _json(event)
+            self._pass_on(self._to_server, event, text)
             return True
         is_update = event["type"] == "session.update"
-        if is_update and not self._written_bytes.take(now, len(self._session_text) + len(message)):
+        if is_update and not self._written_bytes.take(now, self._writings * len(self._session_text) + len(message)):
             return self._refuse(now, "Too many updates of so large a session: send fewer.", event)
         if self._observers:
-            self._show(_json(event), of_client=True)
+            self._show(event, _json(event), of_client=True)
         if is_update and not self._update(event):
             return True
         if self._backend_ready:
@@ -147,10 +176,15 @@ class EventHub:
             self._keep_for_backend(event, len(message))
         return True
 
-    def _pass_on(self, to_server: Callable[[Event, str], None], event: Event, message: str | bytes) -> None:
-        text = message if isinstance(message, str) else _json(event)
-        self._show(text, of_client=True)
+    def _pass_on(self, to_server: Callable[[Event, str], None], event: Event, text: str) -> None:
+        self._show(event, text, of_client=True)
         to_server(event, text)
+
+    def _remind(self, now: float) -> None:
+        """Show the session that stays as it is: the agents SDK waits 5 s for an answer to the update at its start."""
+        is_known = self._to_server is None or self._is_adopted
+        if is_known and self._written_bytes.take(now, self._writings * len(self._written_session())):
+            self._send_out(*self._with_session("session.updated"))
 
     def _refuse(self, now: float, message: str, event: Event | None) -> bool:
         if not self._refusals.take(now):
@@ -160,14 +194,17 @@ class EventHub:
 
     def emit(self, event: Mapping[str, Any]) -> None:
         """Send an event of the backend or of the session to the client."""
-        self._send_out(self._written(event))
+        complete = dict(event)
+        complete.setdefault("event_id", self._new_id())
+        self._send_out(complete, _json(complete))
 
     def forward(self, event: Event, text: str) -> None:
         """Send an event of the server behind the backend to the client as it is written."""
-        self._send_out(text)
+        self._send_out(event, text)
 
-    def _send_out(self, text: str) -> None:
-        self._show(text)
+    def _send_out(self, event: Event, text: str) -> None:
+        self._show(event, text)
+        text = _seen(self._policy, event, text)
         if self._open:
             self._deliver(text)
         elif len(self._waiting) < MAX_WAITING and self._waiting_bytes + len(text) <= MAX_WAITING_BYTES:
@@ -220,7 +257,7 @@ class EventHub:
                 self._error("session_too_large", most, event, "session")
                 return False
             self.session, self._session_text = merged, text
-        self._send_out(self._with_session("session.updated"))
+        self._send_out(*self._with_session("session.updated"))
         return True
 
     # Observers
@@ -230,12 +267,12 @@ class EventHub:
         """How many look on."""
         return len(self._observers)
 
-    def observe(self, observer: Observer, *, client_events: bool = True) -> bool:
+    def observe(self, observer: Observer, *, client_events: bool = True, policy: EventPolicy = OPEN) -> bool:
         """Let somebody look on from now on, also at what clients send or not; False when too many do."""
         if len(self._observers) >= self._max_observers:
             return False
-        self._observers[observer] = client_events
-        self._greet(observer.offer)
+        self._observers[observer] = _View(client_events, policy)
+        self._greet(observer.offer, policy)
         return True
 
     def leave(self, observer: Observer) -> None:
@@ -243,7 +280,11 @@ class EventHub:
         self._observers.pop(observer, None)
 
     def close(self, reason: str) -> None:
-        """The call has ended."""
+        """The call has ended: say so to whoever still hears it."""
+        ended = {"type": "usher.call.ended", "reason": reason, "event_id": self._new_id()}
+        self._show(ended, _json(ended))
+        if self._open:
+            self._send(_json(ended))  # where the client hung up there is no channel any more, and nothing is lost
         self._open = False
         self._waiting.clear()
         self._for_backend.clear()
@@ -251,9 +292,16 @@ class EventHub:
         for observer in observers:
             observer.dropped(reason)
 
-    def _show(self, text: str, *, of_client: bool = False) -> None:
-        for observer, client_events in tuple(self._observers.items()):
-            if (client_events or not of_client) and not observer.offer(text):
+    @property
+    def _writings(self) -> int:
+        """How often the session has to be written when it changes: once, and for each who sees only a part of it."""
+        policies = (self._policy, *(view.policy for view in self._observers.values()))
+        return 1 + sum(1 for policy in policies if policy.private)
+
+    def _show(self, event: Event, text: str, *, of_client: bool = False) -> None:
+        for observer, view in tuple(self._observers.items()):
+            is_wanted = view.client_events or not of_client
+            if is_wanted and not observer.offer(_seen(view.policy, event, text)):
                 self.leave(observer)
                 observer.dropped("too_slow")
 
@@ -270,19 +318,19 @@ class EventHub:
         }
         self.emit({"type": "error", "error": error})
 
-    def _greet(self, say: Callable[[str], object]) -> None:
+    def _greet(self, say: Callable[[str], object], policy: EventPolicy) -> None:
         if self._to_server is None or self._is_adopted:
-            say(self._with_session("session.created"))
+            say(_seen(policy, *self._with_session("session.created")))
 
-    def _with_session(self, kind: str) -> str:
+    def _written_session(self) -> str:
         self._session_text = self._session_text or _json(self.session)
-        # Put together as text: it may be large, and it was written when it last changed.
-        return f'{{"type":"{kind}","session":{self._session_text},"event_id":"{self._new_id()}"}}'
+        return self._session_text
 
-    def _written(self, event: Mapping[str, Any]) -> str:
-        complete = dict(event)
-        complete.setdefault("event_id", self._new_id())
-        return _json(complete)
+    def _with_session(self, kind: str) -> tuple[Event, str]:
+        text = self._written_session()
+        # Put together as text: it may be large, and it was written when it last changed.
+        event = {"type": kind, "session": self.session, "event_id": self._new_id()}
+        return event, f'{{"type":"{kind}","session":{text},"event_id":"{event["event_id"]}"}}'
 
     def _deliver(self, text: str) -> None:
         if not self._send(text):
@@ -303,6 +351,12 @@ def parse_event(message: str | bytes) -> Event:
     if not isinstance(event, dict) or not isinstance(event.get("type"), str):
         raise RemoteError("invalid_event", "An event is a JSON object with a string `type`.")
     return event
+
+
+def _seen(policy: EventPolicy, event: Event, text: str) -> str:
+    """Return the text of an event for somebody: `text`, which holds all of it, unless something is to be cut."""
+    shown = visible(policy, event)
+    return text if shown is event else _json(shown)
 
 
 def _json(value: Mapping[str, Any]) -> str:

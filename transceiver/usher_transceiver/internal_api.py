@@ -10,12 +10,15 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
 from usher_core.errors import LocalError, RemoteError
+from usher_core.event_policy import EventPolicy
 from usher_core.internal_api import (
     BASE_PATH,
     DEFAULT_PAGE,
+    EVENT_POLICY_HEADER,
     MAX_PAGE,
     CreateSession,
     Drain,
@@ -201,9 +204,15 @@ def _add_events_route(app: FastAPI, sessions: SessionRegistry, clock: Callable[[
         if session is None:
             await socket.send_denial_response(_unknown_session().answer)
             return
-        observer = SocketObserver(socket, clock, sessions.observers_dropped)
+        try:
+            policy = EventPolicy.model_validate_json(socket.headers.get(EVENT_POLICY_HEADER, "{}"))
+        except ValidationError:
+            message = f"the header {EVENT_POLICY_HEADER} holds no policy of events"
+            await socket.send_denial_response(_error(400, "invalid_request", message, EVENT_POLICY_HEADER))
+            return
+        observer = SocketObserver(socket, clock, sessions.observers_dropped, policy)
         client_events = socket.query_params.get("client_events", "true") != "false"
-        if not session.events.observe(observer, client_events=client_events):
+        if not session.events.observe(observer, client_events=client_events, policy=policy):
             sessions.observers_dropped["too_many_observers"] += 1
             await socket.send_denial_response(_error(429, "too_many_observers", "enough look on at this call"))
             return

@@ -71,6 +71,10 @@ class TransceiverCollector(Collector):
         dropped = self._sessions.observers_dropped
         yield _counters("observers_dropped", "Observers turned away or dropped by reason", "reason", dropped)
         yield _counter("unsent", "Datagrams without a path, or beyond the bound of an unconfirmed address", sent)
+        refused = self._sessions.refused_events
+        yield _counter("events_refused", "Events that the policy of their sender's key did not allow", refused)
+        waiting = self._sessions.channel_bytes
+        yield _gauge("channel_bytes", "Waiting to be sent on the data channels of all calls", waiting)
         yield _counter("events_dropped", "Events that did not fit the channel or its queue", self._sessions.lost_events)
 
     def _of_audio(self) -> Iterable[Metric]:

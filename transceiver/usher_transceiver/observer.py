@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from fastapi import WebSocket, WebSocketDisconnect
 
+from usher_core.event_policy import EventPolicy
 from usher_transceiver.rate import TokenBucket
 from usher_transceiver.session import Session
 
@@ -40,9 +41,13 @@ class SocketObserver:
         socket: not accepted yet.
         clock: seconds, monotonic.
         dropped: counts observers that were dropped, by reason.
+        policy: of what it may send.
     """
 
-    def __init__(self, socket: WebSocket, clock: Callable[[], float], dropped: Counter[str]) -> None:
+    def __init__(
+        self, socket: WebSocket, clock: Callable[[], float], dropped: Counter[str], policy: EventPolicy
+    ) -> None:
+        self._policy = policy
         self._socket = socket
         self._clock = clock
         self._counts = dropped
@@ -109,7 +114,7 @@ class SocketObserver:
                 return True
             now = self._clock()
             is_few = self._events.take(now) and self._bytes.take(now, len(text))
-            if not (is_few and session.take_message(text)):
+            if not (is_few and session.take_message(text, self._policy)):
                 self._close = TOO_MANY_EVENTS
                 self._counts[TOO_MANY_EVENTS[1]] += 1
                 return True

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import structlog
 
 from usher_core.errors import RemoteError
+from usher_core.event_policy import OPEN, EventPolicy
 from usher_core.ids import ClientPath, Route, join_host_port
 from usher_core.internal_api import AdvertisedAddress, SessionInfo, SessionPath, State, Timings
 from usher_core.rtp import is_rtcp
@@ -92,6 +93,7 @@ class CallFacts:
     session: Mapping[str, Any]
     metadata: Mapping[str, str] = field(default_factory=dict)
     traceparent: str | None = None
+    event_policy: EventPolicy = OPEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +173,7 @@ class Session:
             limits.observers,
             room_for_session(facts.offer),
             self._event_to_server if isinstance(backend, ForwardingBackend) else None,
+            facts.event_policy,
         )
         self.stream = AudioStream(facts.stream, codec, self._audio_to_backend, now)
         self._call = LiveCall(
@@ -255,16 +258,16 @@ class Session:
 
     def on_message(self, message: str | bytes) -> None:
         """An event of the client."""
-        if not self.take_message(message):
+        if not self.take_message(message, self.facts.event_policy):
             self._log.warning("too many events")
             self.end(EndReason.ABUSE)
 
-    def take_message(self, message: str | bytes) -> bool:
-        """Handle an event of the client or of an observer; False when there are so many that the sender should go."""
+    def take_message(self, message: str | bytes, policy: EventPolicy) -> bool:
+        """Handle an event of somebody with this policy; False when there are so many that the sender should go."""
         if self.state == "ended":
             return True
         now = self._active = self._around.clock()
-        return self.events.on_message(now, message)
+        return self.events.on_message(now, message, policy)
 
     def on_gone(self, reason: str) -> None:
         """The client hung up, or DTLS failed."""

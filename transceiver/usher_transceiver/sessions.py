@@ -127,6 +127,7 @@ class SessionRegistry:
         self.observers_dropped: Counter[str] = Counter()
         self._past_unsent = 0
         self._past_lost_events = 0
+        self._past_not_allowed = 0
         self._past_audio: Counter[str] = Counter()
         self._route = route
         self._keys = keys
@@ -163,6 +164,16 @@ class SessionRegistry:
     def lost_events(self) -> int:
         """Events that could not be sent, of all sessions so far."""
         return self._past_lost_events + sum(session.events.dropped for session in self._sessions.values())
+
+    @property
+    def refused_events(self) -> int:
+        """Events that a policy did not allow, of all sessions so far."""
+        return self._past_not_allowed + sum(session.events.not_allowed for session in self._sessions.values())
+
+    @property
+    def channel_bytes(self) -> int:
+        """What waits to be sent on the data channels of all sessions."""
+        return sum(session.participant.channel_bytes for session in self._sessions.values())
 
     @property
     def audio(self) -> Counter[str]:
@@ -249,6 +260,7 @@ class SessionRegistry:
             session=request.session,
             metadata=request.metadata,
             traceparent=request.traceparent,
+            event_policy=request.event_policy,
         )
         check_session(facts)
         local = LocalDescription(
@@ -377,6 +389,7 @@ class SessionRegistry:
         self._past_unsent += session.participant.unsent
         self._past_audio.update(_audio_counts(session, self.clock()))
         self._past_lost_events += session.events.dropped
+        self._past_not_allowed += session.events.not_allowed
         assert session.end_reason is not None
         self.ended[session.end_reason] += 1
         now = self.clock()

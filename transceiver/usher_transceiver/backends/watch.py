@@ -6,8 +6,7 @@ the process wait for it. One that takes longer than `SLOW_S` is counted; the log
 
 from collections import Counter
 from collections.abc import Callable, Coroutine, Generator
-from types import coroutine
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import structlog
 
@@ -53,25 +52,41 @@ class BackendWatch:
         )
         self._logged_at, self._unlogged = now, 0
 
-    @coroutine
-    def steps(self, of: Coroutine[Any, Any, Result], session: str, backend: str) -> Generator[Any, Any, Result]:
-        """Await `of`, and look at the time that each of its steps takes (PEP 380's delegation, written out)."""
-        sent: Any = None
-        thrown: BaseException | None = None
-        while True:
-            began = self.clock()
-            try:
-                awaited = of.send(sent) if thrown is None else of.throw(thrown)
-            except StopIteration as over:
-                result: Result = over.value
-                return result
-            finally:
-                self.took(began, "run", session, backend)
-            sent = thrown = None
-            try:
-                sent = yield awaited
-            except GeneratorExit:
-                of.close()
-                raise
-            except BaseException as error:  # noqa: BLE001 - it is the coroutine's
-                thrown = error
+
+class WatchedCoroutine(Coroutine[Any, Any, Result]):
+    """Runs a coroutine and looks at the time that each of its steps takes. To a task it is what it runs."""
+
+    def __init__(self, of: Coroutine[Any, Any, Result], watch: BackendWatch, session: str, backend: str) -> None:
+        self._of = of
+        self._watch = watch
+        self._names = session, backend
+
+    def send(self, value: Any) -> Any:
+        began = self._watch.clock()
+        try:
+            return self._of.send(value)
+        finally:
+            self._watch.took(began, "run", *self._names)
+
+    def throw(self, *error: Any) -> Any:
+        began = self._watch.clock()
+        try:
+            return self._of.throw(*error)
+        finally:
+            self._watch.took(began, "run", *self._names)
+
+    def close(self) -> None:
+        self._of.close()
+
+    def __await__(self) -> Generator[Any, Any, Result]:
+        return cast("Generator[Any, Any, Result]", self)
+
+    def __iter__(self) -> "WatchedCoroutine[Result]":
+        return self
+
+    def __next__(self) -> Any:
+        return self.send(None)
+
+    def __getattr__(self, name: str) -> Any:
+        # Its name, frame and code, for those who print tasks.
+        return getattr(self._of, name)

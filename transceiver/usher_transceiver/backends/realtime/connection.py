@@ -159,12 +159,7 @@ class Connection:
 
     async def _read(self, socket: ClientConnection) -> Fault:
         while True:
-            try:
-                async with asyncio.timeout(FULL_LIMIT_S):
-                    while not self._bridge.wants_more:
-                        self._may_read.clear()
-                        await self._may_read.wait()
-            except TimeoutError:
+            if not self._bridge.wants_more and not await self._has_room():
                 return faults.OVERFULL
             try:
                 message = await socket.recv()
@@ -178,6 +173,17 @@ class Connection:
                 continue
             self._bridge.on_upstream(self._clock(), text)
             self._changed()
+
+    async def _has_room(self) -> bool:
+        """Wait for room; False when there is none for too long."""
+        try:
+            async with asyncio.timeout(FULL_LIMIT_S):
+                while not self._bridge.wants_more:
+                    self._may_read.clear()
+                    await self._may_read.wait()
+        except TimeoutError:
+            return False
+        return True
 
     async def _write(self, socket: ClientConnection) -> Fault:
         while True:
