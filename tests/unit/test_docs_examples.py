@@ -17,6 +17,7 @@ from usher_cli.up.members import Member, Members
 from usher_core.event_policy import BROWSER
 from usher_core.internal_api import ErrorAnswer
 from usher_core.keys import parse_key_file
+from usher_core.peers import parse_peer_file
 from usher_core.routes import parse_route_file
 
 ALL = [block for page in pages() for block in blocks(page)]
@@ -53,6 +54,10 @@ async def is_key_file(example: Any, _folder: Path) -> None:
 
 async def is_route_file(example: Any, _folder: Path) -> None:
     assert len(parse_route_file(json.dumps(example))) == 1
+
+
+async def is_peers_file(example: Any, _: Path) -> None:
+    assert len(parse_peer_file(json.dumps(example)).peers) == 1
 
 
 async def is_state_file(example: Any, _folder: Path) -> None:
@@ -119,6 +124,7 @@ async def is_readiness(example: Any, folder: Path) -> None:
 JSON_EXAMPLES: dict[tuple[str, frozenset[str]], Callable[[Any, Path], Awaitable[None]]] = {
     ("docs/wire.md", frozenset({"version", "ice", "hop"})): is_key_file,
     ("docs/wire.md", frozenset({"version", "transceivers"})): is_route_file,
+    ("docs/wire.md", frozenset({"version", "peers"})): is_peers_file,
     ("docs/cli.md", frozenset({"http", "udp", "keys", "relays", "transceivers", "signaling"})): is_state_file,
     (
         "docs/operations.md",
