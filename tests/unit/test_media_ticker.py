@@ -138,6 +138,28 @@ def test_the_lag_of_the_loop_is_told_by_how_late_ticks_come() -> None:
     run_virtual(scenario())
 
 
+def test_a_phase_is_late_by_the_work_of_the_one_before_it_also_while_the_loops_time_stands_still() -> None:
+    async def scenario() -> None:
+        worked = 0.0
+
+        def work(_now: float) -> None:
+            nonlocal worked
+            worked += 0.006
+
+        ticker = Ticker(lambda: loop().time() + worked)
+        ticker.add(work, no_failure)
+        ticker.add(lambda _now: None, no_failure)
+        await asyncio.sleep(0.0151)  # the second has had its first tick, at 5 ms
+        loop().stall(0.015)  # to 30.1 ms: the first is due at 20, the second at 25
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        ticker.stop()
+        assert ticker.ticks == 3
+        assert ticker.worst_late == pytest.approx(0.0111, abs=1e-6)
+
+    run_virtual(scenario())
+
+
 def test_a_member_may_leave_at_any_time_and_twice_and_an_idle_ticker_sets_no_timer() -> None:
     async def scenario() -> None:
         ticker = Ticker()

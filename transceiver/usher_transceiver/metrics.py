@@ -120,9 +120,9 @@ class TransceiverCollector(Collector):
         yield _counter("skipped_ticks", "Ticks given up after a stall", self._ticker.skipped_ticks)
         yield _gauge("worst_late_seconds", "Latest tick since the beginning", self._ticker.worst_late)
         yield _lateness(self._ticker)
+        yield _gauge("tasks", "Tasks of the loop: a few, some for each live call and each HTTP request", _tasks())
         yield _counter("cpu_seconds", "CPU that the process has used, user and system", self._process.cpu_seconds)
         yield _gauge("loop_lag_seconds", "How late the event loop was at most in the last 5 s", self._process.lag)
-        yield _gauge("tasks", "Tasks of the loop: a few, some for each live call and each HTTP request", _tasks())
         yield _gauge("key_file_wrong", "1 while the key file is lost or broken", self._keys.is_wrong)
         yield InfoMetricFamily(f"{_PREFIX}codec", "The Opus codec in use", {"codec": self._codec})
 
@@ -149,8 +149,6 @@ def _counters(name: str, text: str, label: str, values: Mapping[str, float]) -> 
     return family
 
 
-def _lateness(ticker: Ticker) -> Metric:
-    bounds = (*map(str, LATENESS_S), "+Inf")
 def _tasks() -> int:
     try:
         return len(asyncio.all_tasks())
@@ -158,6 +156,8 @@ def _tasks() -> int:
         return 0  # a scrape outside of the loop
 
 
+def _lateness(ticker: Ticker) -> Metric:
+    bounds = (*map(str, LATENESS_S), "+Inf")
     buckets = list(zip(bounds, accumulate(ticker.lateness), strict=True))
     return HistogramMetricFamily(
         f"{_PREFIX}tick_lateness_seconds", "How late ticks came: the lag of the loop", buckets, ticker.lateness_sum

@@ -213,6 +213,11 @@ class Participant:
         """Whether the events channel is open, and the client has acknowledged all that was sent on it."""
         return self._channels is not None and self._channels.is_flushed
 
+    @property
+    def channel_bytes(self) -> int:
+        """What waits to be sent on the events channel."""
+        return 0 if self._channels is None else self._channels.buffered_bytes
+
     def _send_sctp(self, packet: bytes) -> None:
         self._dtls.send(packet)
         self._flush_dtls(self._clock())

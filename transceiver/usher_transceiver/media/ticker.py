@@ -31,7 +31,8 @@ class Ticker:
     """Belongs to the running event loop. Callbacks get the time of `clock` and must return at once.
 
     Args:
-        clock: seconds, monotonic, the one that stamps packets too; None: the loop's.
+        clock: seconds, monotonic, the one that stamps packets too; None: the loop's. That of uvloop stands still during
+            a callback, so by it nothing would be late within one turn of the loop.
         batch: entered around the callbacks of a tick: what they send leaves together.
     """
 
@@ -51,10 +52,11 @@ class Ticker:
         self.lateness = [0] * (len(LATENESS_S) + 1)
         """Ticks by how late they came, up to each of LATENESS_S, and later than the last: the lag of the loop."""
         self.lateness_sum = 0.0
-        loop = asyncio.get_running_loop()
-        self.clock = clock or loop.time
+        self.loop = asyncio.get_running_loop()
+        self.clock = clock or self.loop.time
         self.batch = batch
-        self._phases = tuple(_Phase(self, loop, number * FRAME_SECONDS / PHASES) for number in range(PHASES))
+        begin = self.clock()
+        self._phases = tuple(_Phase(self, begin + number * FRAME_SECONDS / PHASES) for number in range(PHASES))
 
     def __len__(self) -> int:
         return sum(map(len, self._phases))
@@ -84,10 +86,9 @@ class Ticker:
 class _Phase:
     """Those that are called at the same time."""
 
-    def __init__(self, ticker: Ticker, loop: asyncio.AbstractEventLoop, offset: float) -> None:
+    def __init__(self, ticker: Ticker, begin: float) -> None:
         self._ticker = ticker
-        self._loop = loop
-        self._grid = loop.time() + offset
+        self._begin = begin
         self._members: dict[int, tuple[TickCallback, FailureCallback]] = {}
         self._next_key = 0
         self._due = 0.0
@@ -101,9 +102,9 @@ class _Phase:
         self._next_key += 1
         self._members[key] = (callback, on_failure)
         if self._handle is None:
-            periods = math.floor((self._loop.time() - self._grid) / FRAME_SECONDS) + 1
-            self._due = self._grid + periods * FRAME_SECONDS
-            self._handle = self._loop.call_at(self._due, self._run)
+            periods = math.floor((self._ticker.clock() - self._begin) / FRAME_SECONDS) + 1
+            self._due = self._begin + periods * FRAME_SECONDS
+            self._wait()
 
         def remove() -> None:
             self._members.pop(key, None)
@@ -116,17 +117,20 @@ class _Phase:
             self._handle.cancel()
             self._handle = None
 
+    def _wait(self) -> None:
+        self._handle = self._ticker.loop.call_later(self._due - self._ticker.clock(), self._run)
+
     def _run(self) -> None:
         if not self._members:
             self._handle = None
             return
-        late = max(0.0, self._loop.time() - self._due)
+        late = max(0.0, self._ticker.clock() - self._due)
         due = int(late / FRAME_SECONDS) + 1
         ticks = min(due, MAX_CATCH_UP)
         self._ticker.count(late, due - ticks)
         self._due += due * FRAME_SECONDS
         # Before the callbacks, so that stop() within one of them is the last word.
-        self._handle = self._loop.call_at(self._due, self._run)
+        self._wait()
         for _ in range(ticks):
             with self._ticker.batch():
                 self._tick(self._ticker.clock())
