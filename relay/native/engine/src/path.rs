@@ -184,10 +184,10 @@ impl Path {
     }
 }
 
-fn whole<'py, B: AsRef<[u8]>, P: Iterator<Item = B>>(
-    py: Python<'py>,
+fn whole<B: AsRef<[u8]>, P: Iterator<Item = B>>(
+    py: Python<'_>,
     datagrams: impl Iterator<Item = (Endpoint, P)>,
-) -> Vec<PyHopSend<'py>> {
+) -> Vec<PyHopSend<'_>> {
     let joined = datagrams.map(|(to, pieces)| {
         let bytes: Vec<u8> = pieces.flat_map(|piece| piece.as_ref().to_vec()).collect();
         (PyBytes::new(py, &bytes), (to.address, to.port))

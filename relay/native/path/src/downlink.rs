@@ -114,6 +114,7 @@ pub fn from_peers<'a>(
 }
 
 /// Who sent a hop datagram towards a client.
+#[derive(Clone, Copy)]
 enum From {
     /// The transceiver of this route.
     Transceiver(u32),

@@ -109,7 +109,7 @@ impl Batch<'_> {
         for record in parsed.records() {
             records += 1;
             bytes += record.payload.len() as u64;
-            if let Some(reason) = self.forgery(&record, &key) {
+            if let Some(reason) = self.forgery(&record, key) {
                 self.state.counters.drop(reason);
             } else {
                 kept += 1;
@@ -132,7 +132,7 @@ impl Batch<'_> {
             self.onward.push(to, (number, datagram), parsed.records().map(span), &head, &self.stamp);
         } else {
             let good: Vec<Range<u32>> =
-                parsed.records().filter(|record| self.forgery(record, &key).is_none()).map(span).collect();
+                parsed.records().filter(|record| self.forgery(record, key).is_none()).map(span).collect();
             self.onward.push(to, (number, datagram), good.into_iter(), &head, &self.stamp);
         }
         self.state.routes.get_mut(route).uplink += records;
@@ -143,7 +143,7 @@ impl Batch<'_> {
     }
 
     /// Why no client of ours can have sent a record.
-    fn forgery(&self, record: &Record<'_>, route: &RouteKey) -> Option<Drop> {
+    fn forgery(&self, record: &Record<'_>, route: RouteKey) -> Option<Drop> {
         let first = *record.payload.first()?;
         if record.flags & SPLIT != 0 || kind(first) != Kind::Stun {
             return None;
@@ -155,14 +155,14 @@ impl Batch<'_> {
         let Some(Ok(ufrag)) = message.server_ufrag().map(ufrag::split) else { return Some(Drop::UfragShape) };
         let Some(opened) = self.keys.open(&ufrag) else { return Some(Drop::UfragUnknown) };
         let is_ours = opened.password.is_some_and(|password| message.verify_integrity(&password));
-        (!is_ours || opened.route != *route).then_some(Drop::Integrity)
+        (!is_ours || opened.route != route).then_some(Drop::Integrity)
     }
 
     fn answer_probe(&mut self, probe: &Parsed<'_>, source: Endpoint, stamp: &Stamp) -> Result<(), Drop> {
         let mut records = probe.records();
         let (Some(record), None) = (records.next(), records.next()) else { return Err(Drop::HopMalformed) };
         let probed = record.payload.get(..PROBED_LENGTH).ok_or(Drop::HopMalformed)?;
-        let payload = [probed, &self.keys.held_ids()].concat();
+        let payload = [probed, self.keys.held_ids()].concat();
         let mut reply = vec![0; OUTER_LENGTH + RECORD_LENGTH];
         let (outer, header) = reply.split_at_mut(OUTER_LENGTH);
         if let (Ok(outer), Ok(header)) = (outer.try_into(), header.try_into()) {
