@@ -89,7 +89,7 @@ class EndpointHealth:
         if self._heard_at is None:
             self._heard_at = now
         # After a pause of ours one is sent and not all that were missed.
-        self._next_at = max(self._next_at + PROBE_EVERY_S, now)
+        self._next_at = max(self._next_at, now - PROBE_EVERY_S) + PROBE_EVERY_S
         self.sent += 1
         self._open[nonce] = now
         self._forget(now)
