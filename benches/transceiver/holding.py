@@ -23,7 +23,7 @@ SETTLE_S = 1.0
 SPARE_S = 3.0
 """How much longer calls last than is measured: the full client has its own set-up."""
 MOST_CALLS = 400
-MAX_TRIES = 4
+MAX_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +100,18 @@ def find_most(server: Server, load_cpu: int, first: int, seconds: float, tries: 
     cost = (points[1].cpu_percent - points[0].cpu_percent) / first
     calls = min(MOST_CALLS, max(first, int((100 * USED_SHARE - points[0].cpu_percent) / cost) // 5 * 5))
     step = max(5, calls // 10 // 5 * 5)
-    up: bool | None = None
+    low, high = first, MOST_CALLS + step
     for _ in range(tries):
         point = measure(server, load_cpu, calls, seconds)
         points.append(point)
-        if not point.generator_has_room:
+        if point.goes_well:
+            low = calls
+        else:
+            high = calls
+        if not point.generator_has_room or high - low <= step:
             break
-        if up is not None and up != point.goes_well:
-            break
-        up = point.goes_well
-        calls += step if up else -step
-        if not first < calls <= MOST_CALLS:
-            break
+        # The guess is good: up by one step, down by two, and between them by halves.
+        calls = min(low + step, MOST_CALLS) if high > MOST_CALLS else max((low + high) // 2 // 5 * 5, high - 2 * step)
     return Row(server.name, tuple(points))
 
 

@@ -242,12 +242,16 @@ class Uplink:
                 return self._on_media(batch, path_key, local, datagram)
             if not state.routes or (state.exchange is None and not state.transceivers_to_ask):
                 return Drop.UNKNOWN_ADDRESS
-            question = waiting.ask(path_key, ssrc, local, state.transceivers_to_ask, now)
+            asked = state.transceivers_to_ask if state.exchange is None else 0
+            question = waiting.ask(path_key, ssrc, local, asked, now)
             if question is None:
                 return Drop.LIMIT_QUESTIONS
-            question.awaits_store = state.exchange is not None and state.exchange.ask(path_key)
-            if not question.awaits_store:
+            if state.exchange is None:
                 self._ask_all(batch, question)
+            elif state.exchange.ask(path_key):
+                question.awaits_store = True
+            else:
+                self._ask_further(batch, question)
         elif ssrc != NO_SSRC and question.ssrc == NO_SSRC and not question.is_answered:
             if question.awaits_store or not state.transceivers_to_ask:
                 question.ssrc = ssrc
@@ -280,12 +284,17 @@ class Uplink:
         question.awaits_store = False
         live = None if route is None else state.routes.get(route)
         if live is None:
-            self._ask_all(batch, question)
+            self._ask_further(batch, question)
         elif state.flows.on_here(path_key, live.route, question.local, batch.now):
             question.is_answered = True
             state.counters.store_found += 1
             for datagram in state.waiting.release(question):
                 self._count(self._send(batch, live, path_key, datagram))
+
+    def _ask_further(self, batch: _Batch, question: Question) -> None:
+        """Ask the transceivers what the store does not know."""
+        if self._state.waiting.ask_further(question, self._state.transceivers_to_ask, batch.now):
+            self._ask_all(batch, question)
 
     def _ask_all(self, batch: _Batch, question: Question) -> None:
         if not self._state.transceivers_to_ask:

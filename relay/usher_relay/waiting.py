@@ -11,8 +11,9 @@ Rules:
   not asked for again before its end: the negative cache.
 * At most 4 datagrams of a source, and 1,024 in all, wait, none of them longer than 50 ms after the question. What
   waited too long is never sent; it is freed with the next call, at the latest by a tick.
-* Questions are limited in all, a second's worth at once. Where one goes to more than 16 transceivers, accordingly fewer
-  come after those: what is bounded are the datagrams that strangers can make the fleet handle.
+* Questions are limited in all, a second's worth at once; those to a store, and those to transceivers, each by
+  themselves. One that goes to more than 16 transceivers costs accordingly more, so that fewer come after the first
+  second's: what is bounded are the datagrams that strangers can make the fleet handle.
 * Who sends from few addresses (one IP with many ports: an attacker, but also a NAT or a node in front of hundreds of
   calls) leaves half of the questions to others: an IP that has asked 16 times within the second is served only while
   half of the limit is left. Who fakes ever new addresses can only make the chance of each packet smaller, and a caller
@@ -77,7 +78,8 @@ class Waiting:
         self._capacity = 2 * questions_per_second
         """What the rate allows within a second: its burst, and what comes after it."""
         self._counters = counters
-        self._full_at = 0.0
+        self._full_at = [0.0, 0.0]
+        """When all may be asked again: of the store, and of transceivers."""
         # In the order in which they were asked; ordered, as a plain dictionary is slow to eat from its front.
         self._questions: OrderedDict[bytes, Question] = OrderedDict()
         self._young: deque[Question] = deque()
@@ -113,7 +115,7 @@ class Waiting:
         return self._questions.get(path_key)
 
     def ask(self, path_key: bytes, ssrc: bytes, local: object, transceivers: int, now: float) -> Question | None:
-        """Open a question for a source that has none, which may go to so many. None: there are too many."""
+        """Open a question for a source that has none, to so many, or to a store for 0. None: there are too many."""
         if len(self._questions) >= self._capacity or not self._may_ask(path_key, transceivers, now):
             return None
         question = Question(path_key, ssrc, local, now)
@@ -128,6 +130,10 @@ class Waiting:
             return False
         question.ssrc = ssrc
         return True
+
+    def ask_further(self, question: Question, transceivers: int, now: float) -> bool:
+        """Tell whether what the store does not know may go to so many. False: there are too many, or nobody to ask."""
+        return transceivers > 0 and self._may_ask(question.path_key, transceivers, now)
 
     def hold(self, question: Question, ssrc: bytes, datagram: bytes, now: float) -> Drop | None:
         """Let a datagram wait; return why it may not."""
@@ -160,8 +166,9 @@ class Waiting:
         tolerance = self._rate.tolerance * price
         if self._by_address[path_key[4:]] >= MODEST:
             tolerance /= 2
-        full_at = max(self._full_at, now)
+        whom = int(transceivers > 0)
+        full_at = max(self._full_at[whom], now)
         if full_at - now > tolerance:
             return False
-        self._full_at = full_at + self._rate.interval * price
+        self._full_at[whom] = full_at + self._rate.interval * price
         return True

@@ -1,5 +1,7 @@
 """The unmodified npm package @openai/agents-realtime in Chromium, pointed at usher."""
 
+import time
+
 import pytest
 import pytest_asyncio
 from playwright.async_api import Page
@@ -66,6 +68,26 @@ async def test_a_session_ended_by_the_server_is_noticed(agent_page: Page, usher_
     assert (await agent_page.request.post(url, headers=usher_with_key.authorization)).status == 200
 
     await agent_page.wait_for_function("transport.status === 'disconnected'", timeout=10_000)
+    # The library has no name for it, and leaves it to those who listen to all.
+    assert (await agent_page.evaluate("heard.events"))[-1] == "usher.call.ended"
+    assert not any("usher" in error for error in await agent_page.evaluate("heard.errors"))
+
+
+async def test_with_the_policy_for_browsers_the_library_connects_at_once_and_sets_no_prompt(
+    page: Page, agent_site: str, usher_with_key: Stack
+):
+    await page.goto(agent_site)
+    key = await ephemeral_key(page, usher_with_key, event_policy="browser")
+    begun = time.monotonic()
+    await page.evaluate("(o) => connectAgent(o)", {"baseUrl": usher_with_key.calls_url, "apiKey": key})
+    assert time.monotonic() - begun < 4.5, "it waits 5 s for session.updated"
+    assert await page.evaluate("transport.status") == "connected"
+    errors = await page.evaluate("heard.errors")
+    assert errors, "it sends a session.update at the start"
+    assert all("event_not_allowed" in error for error in errors)
+    await page.wait_for_function("ear.peers.at(-1).getReceivers()[0].getSynchronizationSources().length")
+    assert await page.evaluate("transport._rawSessionConfig.instructions ?? 'hidden'") == "hidden"
+    assert "Say it back." not in str(await page.evaluate("transport._rawSessionConfig"))
 
 
 async def test_a_wrong_key_is_reported_with_its_status(page: Page, agent_site: str, usher_with_key: Stack):

@@ -1,4 +1,7 @@
-"""Invariant: parse or raise RemoteError, nothing else. Whatever a client sends, it gets back well-formed JSON."""
+"""Invariant: parse or raise RemoteError, nothing else. Whatever a client sends, it gets back well-formed JSON.
+
+Where instructions are private, no message changes them or brings them to light.
+"""
 
 import json
 from contextlib import suppress
@@ -7,6 +10,7 @@ from tests.fuzz.harness import instrumented, main
 
 with instrumented():
     from usher_core.errors import RemoteError
+    from usher_core.event_policy import EventPolicy
     from usher_transceiver.events import EventHub, parse_event
 
 
@@ -31,6 +35,11 @@ def strict(text: str) -> bool:
     return True
 
 
+def hides(text: str) -> bool:
+    assert SECRET not in text
+    return strict(text)
+
+
 def one_input(data: bytes) -> None:
     message = data[1:].decode("utf-8", "replace") if data[:1] == b"t" else data
     with suppress(RemoteError):
@@ -42,13 +51,22 @@ def one_input(data: bytes) -> None:
     hub.on_backend_ready()
     hub.on_message(0.0, message)
     assert hub.session["id"] == "sess_1"
+    bound = EventHub({**SESSION, "instructions": SECRET}, lambda: "event_1", hides, lambda _event: True, policy=POLICY)
+    bound.on_open()
+    bound.on_message(0.0, message)
+    bound.emit({"type": "session.updated", "session": bound.session})
+    assert bound.session["instructions"] == SECRET
 
 
+SECRET = "You are a ship's cook who was once a spy."
+POLICY = EventPolicy(private=("instructions",))
 SESSION = {"id": "sess_1", "object": "realtime.session", "type": "realtime"}
 UPDATE = {"type": "session.update", "event_id": "e1", "session": {"id": "x", "audio": {"output": {"voice": "a"}}}}
 SEEDS = [
     json.dumps(UPDATE).encode(),
     b't{"type":"input_audio_buffer.clear"}',
+    b'{"type":"session.update","session":{"instructions":"x","type":"y"},"type":"session.update"}',
+    b'{"type":"conversation.item.create","item":{"role":"system","content":[{"text":"x"}]}}',
     b'{"type":"session.update","session":{"temperature":1e999}}',
     b'{"type":"session.update","session":{"a":"\\ud800","b":' + b"9" * 400 + b"}}",
     # Nested just within what this interpreter reads, where what is done with it may go too deep.

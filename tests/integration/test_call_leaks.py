@@ -93,7 +93,7 @@ def test_hundreds_of_calls_leave_memory_descriptors_and_tasks_where_they_were(tm
 
 @pytest.mark.programs
 @pytest.mark.long
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 def test_ten_thousand_calls_leave_memory_descriptors_and_tasks_where_they_were(tmp_path: Path) -> None:
     with running_fleet(tmp_path) as fleet:
         transceiver = Transceiver(fleet)

@@ -37,6 +37,8 @@ ELSEWHERE = {
     "make fmt": "it would change files; test_layout.py knows that the target exists",
     ".venv/bin/mypy": "`make types` runs it, a part of `make test`",
     "usher keys rotate --namespace NAME": "it needs a cluster; test_cli_keys_rotate.py has a made-up one",
+    "USHER_REALTIME_URL=wss://realtime.example/v1/realtime USHER_REALTIME_API_KEY_FILE=realtime.key "
+    ".venv/bin/usher up --backend realtime": "test_realtime_calls.py begins so, with a server that is there",
     "relay-1 | 2026-02-03T10:15:04.301Z [info] relay ready …": "a line of a log",
 }
 

@@ -1,6 +1,7 @@
 """The backends of examples/backends, installed as the docs say and called through a whole fleet."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -37,13 +38,18 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
+def path_to(packages: Path) -> str:
+    return os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(packages))))
+
+
 def start(directory: Path, packages: Path, backend: str) -> AbstractContextManager[Fleet]:
-    return running_fleet(directory, settings={"PYTHONPATH": str(packages), "USHER_BACKEND": backend})
+    return running_fleet(directory, settings={"PYTHONPATH": path_to(packages), "USHER_BACKEND": backend})
 
 
 @pytest.mark.parametrize("backend", ["vad-echo", "pipecat"])
 def test_what_is_said_comes_back(tmp_path: Path, packages: Path, backend: str) -> None:
-    with start(tmp_path, packages, backend) as fleet, calling(fleet.url, "--seconds=3") as caller:
+    # Judged here: how whole the tone is depends on how busy this machine is.
+    with start(tmp_path, packages, backend) as fleet, calling(fleet.url, "--seconds=3", "--any-reply") as caller:
         result = caller.result()
     assert result["status"] == 0, result
     assert [call["tone_hz"] for call in result["calls"]] == [pytest.approx(440, abs=5)]
@@ -70,7 +76,7 @@ def test_events_pass_through_a_pipeline_of_pipecat_and_the_end_of_the_call_ends_
     tmp_path: Path, packages: Path
 ) -> None:
     with start(tmp_path, packages, "pipecat") as fleet:
-        with calling(fleet.url, "--seconds=3") as caller:
+        with calling(fleet.url, "--seconds=3", "--any-reply") as caller:
             caller.wait_until_connected(1)
             (call,) = httpx.get(f"{fleet.url}/v1/realtime/calls").json()["data"]
             side_band = f"{fleet.url.replace('http', 'ws', 1)}/v1/realtime?call_id={call['id']}"
@@ -82,3 +88,22 @@ def test_events_pass_through_a_pipeline_of_pipecat_and_the_end_of_the_call_ends_
         wait_until(lambda: "finished running" in fleet.log_text, 10, "the pipeline has ended")
         assert "ERROR" not in fleet.log_text
         assert "the backend" not in fleet.log_text
+
+
+def test_an_interruption_in_a_pipeline_of_pipecat_reaches_the_queue_and_its_end_waits_for_the_last_word(
+    packages: Path,
+) -> None:
+    ran = subprocess.run(
+        [sys.executable, Path(__file__).with_name("pipecat_call.py")],
+        env=os.environ | {"PYTHONPATH": path_to(packages)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    saw = json.loads(ran.stdout.splitlines()[-1])
+    # Of a minute that was to be said a moment was heard, and next to nothing waited.
+    assert 1000 <= saw["interrupted_at"] < 20_000
+    assert saw["cleared"][0] <= 300
+    assert saw["played"] - saw["interrupted_at"] == pytest.approx(2000, abs=100)

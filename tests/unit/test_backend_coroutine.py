@@ -1,7 +1,9 @@
 """Backends that are one coroutine, in calls of real sessions and in virtual time."""
 
 import asyncio
+import gc
 import json
+import weakref
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
@@ -17,7 +19,7 @@ from tests.raw_client import RawClient
 from tests.virtual_loop import run_virtual
 from usher_transceiver.backends import coroutine
 from usher_transceiver.backends.coroutine import Call, CoroutineBackend, Run
-from usher_transceiver.session import EndReason
+from usher_transceiver.session import EndReason, Session
 
 Scenario = Callable[[DirectRig, RawClient], Awaitable[None]]
 
@@ -293,6 +295,36 @@ def test_when_it_returns_the_call_ends_after_the_last_word(tmp_path: Path) -> No
         assert onlooker.errors == []
 
     play(tmp_path, run, scenario)
+
+
+@pytest.mark.parametrize("ending", ["hang-up", "return", "raise"])
+def test_no_call_is_left_when_it_has_ended(tmp_path: Path, ending: str) -> None:
+    calls: list[weakref.ref[Call]] = []
+    sessions: list[weakref.ref[Session]] = []
+
+    async def run(call: Call) -> None:
+        calls.append(weakref.ref(call))
+        async for _ in call.audio:
+            if ending == "raise":
+                raise ValueError("as it was asked to")
+            if ending == "return":
+                return
+
+    async def scenario(_rig: DirectRig, client: RawClient) -> None:
+        await client.connect()
+        with capture_logs():  # who prints a traceback with its variables keeps them
+            await speak(client, 0.1)
+            if ending == "hang-up":
+                client.session.end(EndReason.HANGUP)
+            await asyncio.sleep(1)
+        assert client.session.has_ended
+        sessions.append(weakref.ref(client.session))
+        del client.session
+        assert calls[0]() is None, "without a garbage collection"
+
+    play(tmp_path, run, scenario)
+    gc.collect()
+    assert sessions[0]() is None
 
 
 def test_it_may_hang_up(tmp_path: Path) -> None:

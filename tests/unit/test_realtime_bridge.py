@@ -24,6 +24,9 @@ SPEECH_STARTED = {"type": "input_audio_buffer.speech_started", "audio_start_ms":
 GA_ULAW = {"type": "realtime", "audio": {"input": {"format": {"type": "audio/pcmu"}}}}
 
 
+PCM = {"type": "realtime", "audio": {"input": {"format": {"type": "audio/pcm", "rate": 24_000}}}}
+
+
 def silence(ms: int) -> bytes:
     return bytes(ms * 48)
 
@@ -115,6 +118,11 @@ class Rig:
             OURS_TO_SERVER.validate_python(event)
             events.append(event)
         return [event for event in events if event["type"] in kinds or not kinds]
+
+    def appended(self) -> list[bytes]:
+        """The audio that goes to the server."""
+        events = map(json.loads, iter(self.outbox.take, None))
+        return [base64.b64decode(event["audio"]) for event in events if event["type"] == "input_audio_buffer.append"]
 
     @property
     def kinds(self) -> list[str]:
@@ -417,14 +425,28 @@ def test_audio_goes_up_in_the_format_that_a_session_update_asks_for(session: dic
     rig.hear()
     rig.client(type="session.update", session=session)
     rig.hear()
-    rig.server(type="session.created", session={"audio": {"input": {"format": {"type": "audio/pcm", "rate": 24_000}}}})
+    # On its way when the update was written, so it says nothing about it.
+    rig.server(type="session.created", session=PCM)
     rig.hear()
-    sizes = []
-    while (text := rig.outbox.take()) is not None:
-        event = json.loads(text)
-        if event["type"] == "input_audio_buffer.append":
-            sizes.append(base64.b64decode(event["audio"]))
-    assert sizes == [bytes(FRAME_BYTES), bytes((code,)) * 160, bytes(FRAME_BYTES)]
+    rig.server(type="session.updated", session=PCM)
+    rig.hear()
+    pcm, coded = bytes(FRAME_BYTES), bytes((code,)) * 160
+    assert rig.appended() == [pcm, coded, coded, pcm]
+
+
+def test_the_last_of_several_updates_decides_and_a_refused_one_counts_for_nothing() -> None:
+    rig = Rig(given=GA_ULAW)
+    rig.client(type="session.update", session=PCM, event_id="mine")
+    rig.hear()
+    rig.server(type="session.updated", session=GA_ULAW)  # of the first one
+    rig.hear()
+    rig.server(type="error", error={"type": "invalid_request_error", "message": "no", "event_id": "mine"})
+    rig.hear()
+    pcm, coded = bytes(FRAME_BYTES), b"\xff" * 160
+    assert rig.appended() == [pcm, pcm, coded]
+    rig.client(type="session.update", session={"type": "realtime", "instructions": "Be brief."})
+    rig.hear()
+    assert rig.appended() == [coded]
 
 
 @pytest.mark.parametrize(

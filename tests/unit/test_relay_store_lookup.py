@@ -177,6 +177,35 @@ def test_a_flood_of_faked_addresses_asks_no_more_than_the_limit() -> None:
     assert 300 <= relay.forwarder.counters.store_asked <= 401
 
 
+def test_a_flood_that_the_store_does_not_know_makes_no_more_datagrams_than_without_it() -> None:
+    relay = rig()
+    pods = [Route(1, pod) for pod in range(64)]
+    relay.set_routes(*pods, addresses={pod: ("10.1.0.1", 7_000 + pod.pod) for pod in pods})
+    sent = 0
+    for moment in range(200):  # 2 s of 10,000 packets a second
+        for number in range(100 * moment, 100 * moment + 100):
+            relay.count_sent(client(number & 0xFFFF, f"198.51.{number >> 8}.{number & 255}"), [rtp(number)])
+        unknown = [(asked, None) for asked in relay.exchange.take_questions()]
+        sent += len(relay.forwarder.from_store(relay.now, relay.unix, unknown))
+        relay.advance(0.01)
+    counters = relay.forwarder.counters
+    assert counters.questions * 64 == sent <= 64 * 1_000 + 2 * 16_000
+    assert 1_000 < counters.questions < counters.store_asked <= 3_000
+
+
+def test_many_that_the_store_knows_are_found_however_many_transceivers_could_be_asked() -> None:
+    relay = rig()
+    pods = [POD_A, *(Route(1, pod) for pod in range(1_000, 1_063))]
+    relay.set_routes(*pods, addresses={pod: ("10.1.0.1", 7_000 + number) for number, pod in enumerate(pods)})
+    for number in range(2_000):  # in 1 s
+        relay.count_sent(client(number, f"198.51.{number >> 8}.{number & 255}"), [rtp(number)])
+        for asked in relay.exchange.take_questions():
+            assert len(relay.stored(asked, POD_A)) == 1
+        relay.advance(0.0005)
+    assert relay.forwarder.counters.store_found >= 1_990
+    assert relay.asked == []
+
+
 def test_questions_that_nobody_takes_are_bounded_and_the_transceivers_are_asked_instead() -> None:
     relay = rig(Limits(questions_per_second=10_000))
     for number in range(QUESTIONS + 10):

@@ -7,7 +7,7 @@ import { OpenAIRealtimeWebRTC, RealtimeAgent, RealtimeSession } from "@openai/ag
 
 // Your server asks for the secret, with the API key that no page ever sees:
 //   POST ${new URL("client_secrets", calls)}
-//   {"session": {"type": "realtime", "model": ${JSON.stringify(backend || "echo")}}}
+//   {"session": {"type": "realtime", "model": ${JSON.stringify(backend || "echo")}}, "event_policy": "browser"}
 const { value } = await (await fetch("/your-server/secret")).json();
 
 const transport = new OpenAIRealtimeWebRTC({ baseUrl: ${JSON.stringify(String(calls))} });

@@ -263,6 +263,7 @@ class CoroutineBackend:
         if self._task is not None and not self._task.done():
             self._task.cancel()
             await asyncio.wait((self._task,))
+        self._call = self._task = None
 
 
 _watched_by: ContextVar[tuple[BackendWatch, str, str]] = ContextVar("_watched_by")

@@ -128,4 +128,6 @@ class ForwardingBackend(Backend, Protocol):
 
 
 BackendFactory = Callable[[BackendConfig], Backend]
-"""What an entry point of the group ``usher.backends`` names: called once per call. A class is one."""
+"""What an entry point of the group ``usher.backends`` names, unless it names a coroutine function (`coroutine.Run`).
+Called once per call. A class is one.
+"""

@@ -73,6 +73,7 @@ class WatchedCoroutine(Coroutine[Any, Any, Result]):
         try:
             return self._of.throw(*error)
         finally:
+            del error  # its traceback has this frame: a circle that would keep the call
             self._watch.took(began, "run", *self._names)
 
     def close(self) -> None:

@@ -235,11 +235,12 @@ impl Batch<'_> {
             if state.routes.is_empty() || (state.exchange.is_none() && transceivers == 0) {
                 return Err(Drop::UnknownAddress);
             }
-            let id = state.waiting.ask(path, ssrc, packet.local, transceivers, self.now).ok_or(Drop::LimitQuestions)?;
-            let awaits = state.exchange.as_mut().is_some_and(|store| store.ask(path, &mut state.counters));
-            state.waiting.get_mut(id).awaits_store = awaits;
-            if !awaits {
-                self.ask_all(path, ssrc);
+            let asked = if state.exchange.is_none() { transceivers } else { 0 };
+            let id = state.waiting.ask(path, ssrc, packet.local, asked, self.now).ok_or(Drop::LimitQuestions)?;
+            match state.exchange.as_mut().map(|store| store.ask(path, &mut state.counters)) {
+                None => self.ask_all(path, ssrc),
+                Some(true) => state.waiting.get_mut(id).awaits_store = true,
+                Some(false) => self.ask_further(path, ssrc),
             }
             return self.hold(id, ssrc, slot, packet);
         };
@@ -286,7 +287,7 @@ impl Batch<'_> {
         }
         let (ssrc, local) = (question.ssrc, question.local);
         let Some((key, route)) = key.and_then(|key| Some((key, state.routes.find(&key)?))) else {
-            return self.ask_all(path, ssrc);
+            return self.ask_further(path, ssrc);
         };
         let routes = &state.routes;
         let live = |key: &hop::RouteKey| routes.contains(key);
@@ -299,6 +300,14 @@ impl Batch<'_> {
         for &(slot, length) in released.as_slice() {
             let outcome = self.send(route, slot, &Packet { path: *path, local, length }, 0);
             self.count(outcome);
+        }
+    }
+
+    /// Asks the transceivers what the store does not know.
+    fn ask_further(&mut self, path: &PathKey, ssrc: Ssrc) {
+        let transceivers = self.state.transceivers_to_ask();
+        if self.state.waiting.ask_further(path, transceivers, self.now) {
+            self.ask_all(path, ssrc);
         }
     }
 

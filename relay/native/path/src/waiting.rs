@@ -10,8 +10,9 @@
 //!   not asked for again before its end: the negative cache.
 //! * At most 4 datagrams of a source, and 1,024 in all, wait, none of them longer than 50 ms after the question. What
 //!   waited too long is never sent; it is freed with the next call, at the latest by a tick.
-//! * Questions are limited in all, a second's worth at once. Where one goes to more than 16 transceivers, accordingly
-//!   fewer come after those: what is bounded are the datagrams that strangers can make the fleet handle.
+//! * Questions are limited in all, a second's worth at once; those to a store, and those to transceivers, each by
+//!   themselves. One that goes to more than 16 transceivers costs accordingly more, so that fewer come after the first
+//!   second's: what is bounded are the datagrams that strangers can make the fleet handle.
 //! * Who sends from few addresses (one IP with many ports: an attacker, but also a NAT or a node in front of hundreds of
 //!   calls) leaves half of the questions to others: an IP that has asked 16 times within the second is served only while
 //!   half of the limit is left. Who fakes ever new addresses can only make the chance of each packet smaller, and a
@@ -142,7 +143,8 @@ pub struct Waiting {
     rate: Rate,
     /// What the rate allows within a second: its burst, and what comes after it.
     capacity: usize,
-    full_at: f64,
+    /// When all may be asked again: of the store, and of transceivers.
+    full_at: [f64; 2],
     ring: Vec<Question>,
     /// Number of the oldest question.
     oldest: u64,
@@ -163,7 +165,7 @@ impl Waiting {
         Self {
             rate: Rate::new(f64::from(questions_per_second), f64::from(questions_per_second)),
             capacity,
-            full_at: 0.0,
+            full_at: [0.0; 2],
             ring: Vec::with_capacity(capacity),
             oldest: 0,
             young: 0,
@@ -234,7 +236,8 @@ impl Waiting {
         &mut self.ring[id as usize]
     }
 
-    /// Opens a question for a source that has none, which may go to so many transceivers. None: there are too many.
+    /// Opens a question for a source that has none, to so many transceivers, or to a store for 0.
+    /// None: there are too many.
     pub fn ask(
         &mut self,
         path: &PathKey,
@@ -276,6 +279,11 @@ impl Waiting {
             self.get_mut(id).ssrc = ssrc;
         }
         may
+    }
+
+    /// Tells whether what the store does not know may go to so many. False: there are too many, or nobody to ask.
+    pub fn ask_further(&mut self, path: &PathKey, transceivers: u32, now: f64) -> bool {
+        transceivers > 0 && self.may_ask(path, transceivers, now)
     }
 
     /// Lets a datagram wait, or says why it may not.
@@ -326,11 +334,12 @@ impl Waiting {
         // The burst stays what it is: that many calls may come from a relay that has died.
         let tolerance = self.rate.tolerance * price;
         let tolerance = if is_modest { tolerance } else { tolerance / 2.0 };
-        let full_at = self.full_at.max(now);
+        let whom = usize::from(transceivers > 0);
+        let full_at = self.full_at[whom].max(now);
         if full_at - now > tolerance {
             return false;
         }
-        self.full_at = full_at + self.rate.interval * price;
+        self.full_at[whom] = full_at + self.rate.interval * price;
         true
     }
 

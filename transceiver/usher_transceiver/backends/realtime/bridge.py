@@ -17,7 +17,7 @@ Rules:
 * A lost server: what waits is played, 30 s at most; then one `error` event, and the call ends.
 
 What the session's input format is to be is known when a `session.update` goes up, since the server takes what it gets
-in order; the output format when `session.updated` comes down. Each of the server's session objects settles both.
+in order (`InputFormat`); the output format when the server's session object comes down.
 """
 
 from __future__ import annotations
@@ -34,7 +34,13 @@ from usher_transceiver.backends.realtime.counters import RealtimeCounters
 from usher_transceiver.backends.realtime.faults import Fault
 from usher_transceiver.backends.realtime.outbox import Outbox
 from usher_transceiver.backends.realtime.playout import Change, Part, Playout
-from usher_transceiver.backends.realtime.session_audio import FromUpstream, ToUpstream, audio_format, interrupts
+from usher_transceiver.backends.realtime.session_audio import (
+    FromUpstream,
+    InputFormat,
+    ToUpstream,
+    audio_format,
+    interrupts,
+)
 from usher_transceiver.media.frame import FRAME_MS
 
 DELTAS = frozenset({"response.output_audio.delta", "response.audio.delta"})
@@ -88,6 +94,7 @@ class Bridge:
         self._counters = counters
         self._truncates = truncates
         self._playout = Playout()
+        self._input = InputFormat()
         self._to_upstream = ToUpstream()
         self._from_upstream = FromUpstream()
         self._interrupts = True
@@ -142,10 +149,8 @@ class Bridge:
             self._call.send_event(_error("too_many_events", "Too many events wait for the model's server.", event))
 
     def _expect(self, update: Event) -> None:
-        session = update.get("session")
-        wanted = audio_format(session, "input") if isinstance(session, dict) else None
-        if wanted is not None:
-            self._to_upstream.use(wanted)
+        self._input.ask(update)
+        self._to_upstream.use(self._input.now)
 
     # The server
 
@@ -169,7 +174,10 @@ class Bridge:
     def _on_event(self, kind: str, event: Event, text: str) -> None:
         session = event.get("session") if kind in SESSION_EVENTS else None
         if isinstance(session, dict) and not is_deeper(session, MAX_NESTING):
-            self._on_session(session)
+            self._on_session(session, answers=kind == "session.updated")
+        elif kind == "error":
+            self._input.refuse(_refused_id(event))
+            self._to_upstream.use(self._input.now)
         self._call.forward(event, text)
         self._settle()
         if kind == "input_audio_buffer.speech_started":
@@ -182,10 +190,10 @@ class Bridge:
         elif kind in PART_DONE:
             self._playout.complete(self._part(event))
 
-    def _on_session(self, session: Event) -> None:
+    def _on_session(self, session: Event, *, answers: bool) -> None:
         self._call.adopt_session(session)
-        if (heard := audio_format(session, "input")) is not None:
-            self._to_upstream.use(heard)
+        self._input.tell(session, answers=answers)
+        self._to_upstream.use(self._input.now)
         if (said := audio_format(session, "output")) is not None:
             self._from_upstream.use(said)
         if (interrupting := interrupts(session)) is not None:
@@ -227,8 +235,7 @@ class Bridge:
         )
 
     def _is_ours(self, event: Event) -> bool:
-        error = event.get("error")
-        event_id = error.get("event_id") if isinstance(error, dict) else None
+        event_id = _refused_id(event)
         return isinstance(event_id, str) and event_id.startswith(OUR_EVENT_IDS)
 
     def on_upstream_lost(self, now: float, fault: Fault) -> None:
@@ -309,6 +316,12 @@ def _parse(text: str) -> Event:
     if not isinstance(event, dict) or not isinstance(event.get("type"), str):
         raise RemoteError("bad_event", "the server's message is no event")
     return event
+
+
+def _refused_id(event: Event) -> object:
+    """Return the id of the event that an error is about, None where it names none."""
+    error = event.get("error")
+    return error.get("event_id") if isinstance(error, dict) else None
 
 
 def _response_id(event: Event) -> str:

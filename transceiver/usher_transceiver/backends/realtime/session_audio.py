@@ -6,6 +6,7 @@ service does when nothing is said.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -24,6 +25,8 @@ _FORMATS: dict[str, Format] = {
     "g711_alaw": "pcma",
 }
 _SAMPLE_BYTES = 2
+MAX_UPDATES = 16
+"""Of a session, unanswered; of more, the oldest count as answered."""
 
 
 def audio_format(session: Mapping[str, Any], direction: Direction) -> Format | None:
@@ -45,6 +48,42 @@ def _at(value: Any, *names: str) -> Any:
     for name in names:
         value = value.get(name) if isinstance(value, Mapping) else None
     return value
+
+
+class InputFormat:
+    """Which format the server expects of the audio that is written to it now.
+
+    It reads in order: an update counts from where it was written. What it says of its session counts from where no
+    later update is unanswered: a `session.created` may have been on its way when the first update was written. An
+    update that was refused counts for nothing.
+    """
+
+    def __init__(self) -> None:
+        self._told: Format = "pcm"
+        self._asked: deque[tuple[object, Format | None]] = deque(maxlen=MAX_UPDATES)
+
+    @property
+    def now(self) -> Format:
+        """The format to write."""
+        return next((wanted for _, wanted in reversed(self._asked) if wanted is not None), self._told)
+
+    def ask(self, update: Mapping[str, Any]) -> None:
+        """A `session.update` was written."""
+        session = update.get("session")
+        wanted = audio_format(session, "input") if isinstance(session, Mapping) else None
+        self._asked.append((update.get("event_id"), wanted))
+
+    def tell(self, session: Mapping[str, Any], *, answers: bool) -> None:
+        """The server told its session; whether it answers an update by it."""
+        if answers and self._asked:
+            self._asked.popleft()
+        self._told = audio_format(session, "input") or self._told
+
+    def refuse(self, event_id: object) -> None:
+        """The server's error names this event, None: no event."""
+        refused = next((asked for asked in self._asked if asked[0] == event_id), None)
+        if refused is not None:
+            self._asked.remove(refused)
 
 
 class ToUpstream:
@@ -82,7 +121,7 @@ class FromUpstream:
     def __call__(self, source: object, data: bytes) -> bytes:
         """Return the samples that `data` completes; `source` is what they belong to."""
         if self._decoder is not None:
-            return self._decoder.decode(data)
+            return self._decoder.decode(data) if data else b""
         if source != self._source:
             # The half of a sample that ends a source would turn the next one into noise.
             self._source, self._rest = source, b""
