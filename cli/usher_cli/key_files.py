@@ -18,6 +18,7 @@ from usher_core.keys import (
     KeyFile,
     SealKey,
     StoreKey,
+    parse_key_file,
 )
 from usher_core.ufrag import PASSWORD_KEY_LENGTH, UFRAG_KEY_LENGTH
 
@@ -26,7 +27,7 @@ TRANSCEIVER_FILE = "transceiver.json"
 SIGNALING_FILE = "signaling.json"
 TOKEN_FILE = "internal-token"
 _TOKEN_BYTES = 32
-_CLOCK_SKEW_S = 60
+CLOCK_SKEW_S = 60
 """New keys count from this long ago: hop datagrams tolerate clocks that far apart, so keys do too."""
 
 
@@ -39,7 +40,7 @@ def make_key_files(clusters: Sequence[int], now: float) -> dict[str, KeyFile]:
 
     The key letter is drawn, so that two installs seldom try each other's keys.
     """
-    since = max(0, int(now) - _CLOCK_SKEW_S)
+    since = max(0, int(now) - CLOCK_SKEW_S)
     ice = IceKey(
         letter=secrets.choice(string.ascii_letters),
         clusters=tuple(clusters),
@@ -76,6 +77,17 @@ def write_key_files(directory: Path, clusters: Sequence[int], now: float) -> lis
     except OSError as error:
         raise LocalError(f"can't write keys into {directory}: {error.strerror}") from None
     return [directory / name for name in texts]
+
+
+def read_key_file(path: Path) -> KeyFile:
+    """Return the key file at `path`. Raises LocalError when it can't be read or is wrong."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise LocalError(f"can't read the key file {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise LocalError(f"{path} is no key file: it is not text", "make one with `usher keys new`") from None
+    return parse_key_file(text)
 
 
 def _write_private(path: Path, text: str) -> None:

@@ -1,4 +1,4 @@
-"""`usher keys new`, `usher keys api` and `usher keys show`; `usher keys rotate` is beside this file."""
+"""`usher keys new`, `usher keys api` and `usher keys show`; the other commands are beside this file."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from pathlib import Path
 import click
 
 from usher_cli.help_flags import HELP_FLAGS
-from usher_cli.key_files import write_key_files
+from usher_cli.key_files import read_key_file, write_key_files
 from usher_cli.keys_rotate import rotate
+from usher_cli.keys_trunk import trunk
 from usher_core.decimals import read_decimal
 from usher_core.errors import LocalError
 from usher_core.ids import MAX_CLUSTER
-from usher_core.keys import KeyFile, parse_key_file
+from usher_core.keys import KeyFile
 from usher_signaling.api_keys import hashed_line, new_api_key
 
 
@@ -24,6 +25,7 @@ def keys() -> None:
 
 
 keys.add_command(rotate)
+keys.add_command(trunk)
 
 
 @keys.command()
@@ -62,17 +64,6 @@ def show(file: Path) -> None:
     """
     for line in _describe(read_key_file(file), time.time()):
         click.echo(line)
-
-
-def read_key_file(path: Path) -> KeyFile:
-    """Return the key file at `path`. Raises LocalError when it can't be read or is wrong."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise LocalError(f"can't read the key file {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise LocalError(f"{path} is no key file: it is not text", "make one with `usher keys new`") from None
-    return parse_key_file(text)
 
 
 def _cluster_ids(texts: str) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from usher_cli.help_flags import HELP_FLAGS
-from usher_cli.keys_command import read_key_file
+from usher_cli.key_files import read_key_file
 from usher_core.errors import LocalError, RemoteError
 from usher_core.keys import IceKey, KeyFile, KeyState
 from usher_core.ufrag import UfragCipher, split_ufrag

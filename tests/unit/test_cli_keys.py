@@ -4,8 +4,8 @@ from pathlib import Path
 from click.testing import CliRunner, Result
 
 from usher_cli import commands
-from usher_cli.key_files import make_key_files
-from usher_cli.keys_command import _describe, read_key_file
+from usher_cli.key_files import make_key_files, read_key_file
+from usher_cli.keys_command import _describe
 from usher_core.ids import Route
 from usher_core.keys import HopKeyRing, IceKeyRing, KeyFile, KeyState
 from usher_core.sealed import Sealer
