@@ -183,5 +183,6 @@ def _engine_config(settings: RelaySettings) -> EngineConfig:
         send_buffer=settings.send_buffer,
         workers=settings.workers,
         bundle=settings.bundle,
+        bundle_hold=settings.bundle_hold,
         with_store=settings.redis_url is not None,
     )
