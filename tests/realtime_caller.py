@@ -65,9 +65,9 @@ class Microphone(MediaStreamTrack):
 
 
 class Caller:
-    """One call. Made by `calling`."""
+    """One call. Made by `calling`; without `channel` it has audio only, as a WHIP client."""
 
-    def __init__(self, base_url: str, api_key: str) -> None:
+    def __init__(self, base_url: str, api_key: str, *, channel: bool = True) -> None:
         self.microphone = Microphone()
         self.events: list[Noted] = []
         self.texts: list[str] = []
@@ -77,16 +77,18 @@ class Caller:
         self.ended_at: float | None = None
         self._http = httpx.AsyncClient(base_url=base_url, headers={"Authorization": f"Bearer {api_key}"}, timeout=10)
         self._peer = RTCPeerConnection(RTCConfiguration(iceServers=[]))
-        self._channel = self._peer.createDataChannel(EVENTS_LABEL)
-        self._channel.on("message", self._on_message)
-        self._channel.on("close", self._on_end)
+        self._peer.on("connectionstatechange", self._on_state)
+        self._channel = self._peer.createDataChannel(EVENTS_LABEL) if channel else None
+        if self._channel is not None:
+            self._channel.on("message", self._on_message)
+            self._channel.on("close", self._on_end)
         self._peer.addTrack(self.microphone)
         receiver = self._peer.getTransceivers()[0].receiver
         _tap(receiver, self.arrivals)
         self._drain = asyncio.create_task(_drain(receiver.track))
 
     async def place(self, session: Event | None = None) -> None:
-        """Call, and wait until events can be sent."""
+        """Call, and wait until one can talk, and events can be sent."""
         await self._peer.setLocalDescription(await self._peer.createOffer())
         sdp = self._peer.localDescription.sdp.replace(
             "a=max-message-size:65536", f"a=max-message-size:{LARGEST_MESSAGE}"
@@ -98,11 +100,14 @@ class Caller:
         assert answer.status_code == 201, answer.text
         self.call_id = answer.headers["Location"].rpartition("/")[2]
         await self._peer.setRemoteDescription(RTCSessionDescription(answer.text, "answer"))
-        await wait_until(lambda: self._channel.readyState == "open", "the data channel is open")
+        channel = self._channel
+        await wait_until(lambda: self._peer.connectionState == "connected", "the call is connected")
+        await wait_until(lambda: channel is None or channel.readyState == "open", "the data channel is open")
 
     # What it does
 
     def send(self, event: Event | str) -> None:
+        assert self._channel is not None
         self._channel.send(event if isinstance(event, str) else json.dumps(event))
 
     async def say(self, seconds: float = 0.4) -> None:
@@ -171,15 +176,21 @@ class Caller:
         self.texts.append(message)
         self.events.append(Noted(time.monotonic(), json.loads(message)))
 
+    def _on_state(self) -> None:
+        if self._peer.connectionState in ("failed", "closed"):
+            self._on_end()
+
     def _on_end(self) -> None:
         self.ended_at = self.ended_at or time.monotonic()
 
 
 @contextlib.asynccontextmanager
-async def calling(base_url: str, api_key: str, session: Event | None = None) -> AsyncIterator[Caller]:
+async def calling(
+    base_url: str, api_key: str, session: Event | None = None, *, channel: bool = True
+) -> AsyncIterator[Caller]:
     """Place a call; hang up in the end."""
     use_steady_checks()
-    caller = Caller(base_url, api_key)
+    caller = Caller(base_url, api_key, channel=channel)
     try:
         await caller.place(session)
         yield caller

@@ -35,7 +35,6 @@ class Behaviour:
         speed: how much faster than real time audio is sent.
         late_deltas: audio that still comes after what cancels a response.
         refuse: the connection, with this status.
-        connect_delay_s: before the handshake is answered.
         greeting_delay_s: before `session.created`.
         reply_delay_s: before `response.created`.
         close_after_s: break off with code 1011 after so much audio of a response.
@@ -47,7 +46,6 @@ class Behaviour:
     speed: float = 8.0
     late_deltas: int = 0
     refuse: HTTPStatus | None = None
-    connect_delay_s: float = 0.0
     greeting_delay_s: float = 0.0
     reply_delay_s: float = 0.0
     close_after_s: float | None = None

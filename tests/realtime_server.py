@@ -46,6 +46,9 @@ class RealtimeServer:
         self.behaviour = behaviour or Behaviour()
         self.connections: list[Connection] = []
         self.refused: list[Request] = []
+        self.answers = asyncio.Event()
+        """While it is not set, nobody who connects gets an answer."""
+        self.answers.set()
         self._api_key = api_key
         self._server: Server | None = None
         self._listener = socket.create_server(("127.0.0.1", port))
@@ -71,6 +74,7 @@ class RealtimeServer:
 
     async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
+        self.answers.set()
         for connection in self.connections:
             connection.resume_reading()  # else it would not see the end
         self._server.close()
@@ -83,7 +87,7 @@ class RealtimeServer:
 
     async def _admit(self, client: ServerConnection, request: Request) -> Response | None:
         behaviour = self.behaviour
-        await asyncio.sleep(behaviour.connect_delay_s)
+        await self.answers.wait()
         status = behaviour.refuse
         if urlsplit(request.path).path != PATH:
             status = HTTPStatus.NOT_FOUND

@@ -182,10 +182,13 @@ class RunningEngine:
         hop_mtu: int = 0,
         limits: Limits | None = None,
         workers: int = 1,
+        bundle_hold: float = 0.0,
         make: MakeEngine = PythonEngine,
     ) -> None:
         parsed = tuple(map(parse_listener, listeners))
-        config = EngineConfig(parsed, upstream, limits or Limits(), hop_mtu, 1 << 20, 1 << 20, workers)
+        config = EngineConfig(
+            parsed, upstream, limits or Limits(), hop_mtu, 1 << 20, 1 << 20, workers, bundle_hold=bundle_hold
+        )
         self.engine = make(config, key_file())
 
     def __enter__(self) -> Self:

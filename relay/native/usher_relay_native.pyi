@@ -81,7 +81,7 @@ class NativeEngine:
         upstream_is_ipv6: bool,
         limits: Limits,
         keys: Keys,
-        bundle: bool,
+        bundle: float | None,
         hop_mtu: int,
         with_store: bool,
     ) -> None: ...

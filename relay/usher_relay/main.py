@@ -206,6 +206,7 @@ def _engine_config(settings: RelaySettings) -> EngineConfig:
         send_buffer=settings.send_buffer,
         workers=settings.workers,
         bundle=settings.bundle,
+        bundle_hold=settings.bundle_hold,
         with_store=settings.redis_url is not None,
         trunk=None if settings.trunk is None else split_host_port(settings.trunk),
         with_peers=settings.peers_file is not None,

@@ -15,7 +15,7 @@ import pytest
 from tests.integration.realtime_fleet import UPSTREAM_KEY, USHER_KEY, Bridge, reserved_port, running_bridge
 from tests.realtime_audio import FRAME_MS, PCM, SPEECH_RMS
 from tests.realtime_caller import Caller, calling
-from tests.realtime_connection import Behaviour
+from tests.realtime_connection import Behaviour, wait_until
 from tests.realtime_events import SERVER, faults
 from tests.realtime_response import Speech
 from tests.realtime_server import RealtimeServer
@@ -25,8 +25,8 @@ pytestmark = [pytest.mark.timed]
 ENDS_WITHIN_S = 2.0
 FREED_WITHIN_S = 1.0
 GAP_MS = 60.0
-CONNECT_LIMIT_S = 1.5
-OLD = 600.0
+CONNECT_LIMIT_S = 2.0
+OLD, NEW = 600.0, 1000.0
 
 
 @pytest.fixture(scope="module")
@@ -83,24 +83,22 @@ async def test_a_server_that_refuses_ends_the_call_with_its_code(
 
 async def test_a_server_that_does_not_answer_ends_the_call(bridge: Bridge) -> None:
     began = time.monotonic()
-    async with (
-        serving(bridge, Behaviour(connect_delay_s=CONNECT_LIMIT_S + 1)),
-        calling(bridge.fleet.url, USHER_KEY) as caller,
-    ):
-        await assert_ends_with_one_error(caller, "upstream_timeout", "upstream_failed")
+    async with serving(bridge) as server:
+        server.answers.clear()
+        async with calling(bridge.fleet.url, USHER_KEY) as caller:
+            await assert_ends_with_one_error(caller, "upstream_timeout", "upstream_failed")
     assert caller.ended_at is not None
     assert caller.ended_at - began <= CONNECT_LIMIT_S + ENDS_WITHIN_S
 
 
 async def test_what_is_said_before_the_server_is_there_is_not_lost(bridge: Bridge) -> None:
-    async with (
-        serving(bridge, Behaviour(connect_delay_s=1.0)) as server,
-        calling(bridge.fleet.url, USHER_KEY) as caller,
-    ):
-        await caller.say(0.4)
-        assert server.connections == []
-        connection = await server.wait_for_connection()
-        await caller.wait_for("input_audio_buffer.speech_stopped")
+    async with serving(bridge) as server:
+        server.answers.clear()
+        async with calling(bridge.fleet.url, USHER_KEY) as caller:
+            await caller.say()
+            server.answers.set()
+            connection = await server.wait_for_connection()
+            await caller.wait_for("input_audio_buffer.speech_stopped")
         said = connection.audio[: len(connection.audio) // 480 * 480].reshape(-1, 480).astype(float)
     loud_ms = FRAME_MS * int(np.sum(np.sqrt(np.mean(said**2, axis=1)) > SPEECH_RMS))
     assert loud_ms == pytest.approx(400, abs=60)
@@ -125,6 +123,22 @@ async def test_a_server_that_goes_away_is_heard_to_the_end(bridge: Bridge, clean
     told = [kind for kind in caller.types() if kind.startswith("output_audio_buffer.") or kind == "error"]
     assert told == ["output_audio_buffer.started", "output_audio_buffer.stopped", "error"]
     bridge.assert_keeps_its_secrets(caller)
+
+
+async def test_a_caller_without_events_talks_interrupts_and_is_hung_up(bridge: Bridge) -> None:
+    wanted = Behaviour(replies=[(Speech(OLD, 5.0),), (Speech(NEW, 0.5),)], speed=30)
+    async with serving(bridge, wanted) as server, calling(bridge.fleet.url, USHER_KEY, channel=False) as caller:
+        connection = await server.wait_for_connection()
+        connection.respond()
+        await wait_until(lambda: len(connection.sent_of("response.done")) == 1, "the reply is sent")
+        await caller.say()
+        await wait_until(lambda: len(connection.sent_of("response.done")) == 2, "the next one too")
+        await connection.close()
+        gone = await connection.wait_until_closed()
+        assert await caller.end_reason() == "upstream_closed"
+        assert time.monotonic() - gone <= 0.5 + ENDS_WITHIN_S
+    assert 0 < caller.heard_ms(OLD) < 3000
+    assert caller.heard_ms(NEW) == pytest.approx(500, abs=40)
 
 
 async def test_a_hang_up_frees_the_server_at_once(bridge: Bridge) -> None:

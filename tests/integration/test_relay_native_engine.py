@@ -109,6 +109,18 @@ def test_datagrams_that_come_together_share_a_hop_in_order(net: Network, pod: Fa
         assert relay.drops() == {}
 
 
+def test_where_datagrams_may_wait_for_others_those_of_that_time_share_a_hop(net: Network, pod: FakeTransceiver) -> None:
+    with RunningEngine("1=127.0.0.1:0", bundle_hold=0.5, make=make_native) as relay:
+        relay.set_routes(pod)
+        client = net.client(relay.at(1))
+        sent = [session(POD_A).check(), rtp(7), rtp(8)]
+        for datagram in sent:
+            client.send(datagram)
+            assert pod.hears_nothing()
+        (shared,) = hop_datagrams(pod, len(sent))
+        assert [record.payload for record in shared.records] == sent
+
+
 def waiting(sock: socket.socket) -> int:
     count = 0
     while True:

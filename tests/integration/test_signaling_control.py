@@ -169,6 +169,35 @@ async def test_a_side_band_of_another_replica_sees_what_the_client_gets_and_may_
             assert told.json()["observers"] == 1
 
 
+async def test_a_side_band_is_bound_by_the_policy_of_the_key_that_opened_it(tmp_path: Path) -> None:
+    async with stack(tmp_path) as running:
+        keys = running.folder / "api-keys"
+        keys.write_text(f"{keys.read_text()}\nacme:key-of-a-reader policy=browser\n")
+        reading = {"Authorization": "Bearer key-of-a-reader"}
+        client, call_id = await running.call(audio=False)
+        await until(lambda: client.of_type("session.created"), "greeted")
+
+        async def is_known() -> bool:
+            url = f"{running.urls[1]}/v1/realtime/calls/{call_id}"
+            return (await running.http.get(url, headers=reading)).status_code == 200
+
+        await eventually(is_known)
+        update = '{"type": "session.update", "event_id": "e", "session": {"instructions": "new"}}'
+        async with running.join(call_id) as server, running.join(call_id, key=reading) as reader:
+            await receive(server)
+            await receive(reader)
+            await server.send(update)
+            assert (await receive(server))["session"]["instructions"] == "new"
+            assert "instructions" not in (await receive(reader))["session"]
+            await reader.send(update)
+            error = (await receive(reader))["error"]
+            assert (error["code"], error["event_id"]) == ("event_not_allowed", "e")
+            # The client was placed with a key that has no policy.
+            assert client.channel is not None
+            client.channel.send('{"type": "session.update", "session": {"instructions": "newer"}}')
+            await until(lambda: client.of_type("session.updated")[-1]["session"]["instructions"] == "newer", "updated")
+
+
 async def test_a_side_band_closes_with_the_reason_when_the_call_ends(tmp_path: Path) -> None:
     async with stack(tmp_path) as running:
         _, call_id = await running.call()

@@ -19,9 +19,10 @@ class EngineConfig:
     """What an engine is made from. Sizes in bytes; `hop_mtu` 0 means: ask the kernel for each transceiver.
 
     `workers` is the number of data threads, 0 for as many as the process may use at the same time; `bundle` whether
-    several client datagrams may share a hop datagram. The Python engine has one thread and never bundles.
-    `with_store` is whether a store of mappings is asked for unknown clients. `trunk` is the (IP, port) where relays of
-    other clusters send to, None for nowhere; `with_peers` whether datagrams may go to other clusters.
+    several client datagrams may share a hop datagram, `bundle_hold` for how many seconds they may wait for others. The
+    Python engine has one thread and never bundles. `with_store` is whether a store of mappings is asked for unknown
+    clients. `trunk` is the (IP, port) where relays of other clusters send to, None for nowhere; `with_peers` whether
+    datagrams may go to other clusters.
     """
 
     listeners: tuple[Listener, ...]
@@ -32,6 +33,7 @@ class EngineConfig:
     send_buffer: int
     workers: int = 0
     bundle: bool = True
+    bundle_hold: float = 0.0
     with_store: bool = False
     trunk: tuple[str, int] | None = None
     with_peers: bool = False

@@ -42,7 +42,7 @@ class NativeEngine:
                 ":" in config.upstream,
                 config.limits,
                 native_keys(ring, keys),
-                config.bundle,
+                config.bundle_hold if config.bundle else None,
                 config.hop_mtu,
                 config.with_store,
             )

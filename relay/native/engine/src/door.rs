@@ -1,6 +1,7 @@
 //! `NativeEngine`: what Python asks of the engine. It checks nothing that Python's side has checked before.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
@@ -48,7 +49,7 @@ impl NativeEngine {
         upstream_is_ipv6: bool,
         limits: &Bound<'_, PyAny>,
         keys: PyKeys,
-        bundle: bool,
+        bundle: Option<f64>,
         hop_mtu: usize,
         with_store: bool,
     ) -> PyResult<Self> {
@@ -56,6 +57,8 @@ impl NativeEngine {
             let listeners = listeners.into_iter().map(|(id, fd, is_ipv6)| Listener { id, fd, is_ipv6 });
             Sockets { listeners: listeners.collect(), upstream, peers, trunk }
         });
+        let bundle = bundle.map(Duration::try_from_secs_f64).transpose();
+        let bundle = bundle.map_err(|error| PyValueError::new_err(error.to_string()))?;
         let options = Options { upstream_is_ipv6, bundle, hop_mtu, with_store };
         let engine = Engine::new(sockets.collect(), options, &read_limits(limits)?, &read_keys(keys)?);
         Ok(Self(engine.map_err(PyOSError::new_err)?))

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use usher_relay_path::counters::Counters;
 use usher_relay_path::exchange::{Exchange, Named};
@@ -38,8 +38,8 @@ pub struct Sockets {
 pub struct Options {
     /// Whether the upstream sockets are IPv6 ones.
     pub upstream_is_ipv6: bool,
-    /// Whether several records share a hop datagram.
-    pub bundle: bool,
+    /// How long a record may wait for others to share a hop datagram with; None where none do.
+    pub bundle: Option<Duration>,
     /// Bytes of an IP packet towards transceivers, 0 to ask the kernel.
     pub hop_mtu: usize,
     /// Whether a store of mappings is asked for unknown clients.

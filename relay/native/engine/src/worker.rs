@@ -5,6 +5,8 @@
 //!   worker whose flows it concerns.
 //! * A round reads at most [`BATCH`] datagrams from each socket that is ready, so none starves another. Clocks are read
 //!   once a round.
+//! * What has come may wait for more, so that both share system calls and hop datagrams: whatever it is, before it is
+//!   read, and not after a round with a full batch, which has no time to lose.
 //! * Its forwarder is locked once a batch and never during a system call. Others (the admin thread; workers that look
 //!   for a flow) lock it as shortly.
 //! * Before the first route table no client is served: what arrives waits in the sockets' buffers. So a relay that starts
@@ -16,7 +18,8 @@ use std::os::fd::RawFd;
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use usher_relay_path::counters::Drop;
 use usher_relay_path::downlink::ClientSend;
@@ -73,8 +76,8 @@ pub struct Config {
     pub wake: RawFd,
     /// Written to when the worker asks a store; None where there is none.
     pub store: Option<Arc<UnixStream>>,
-    /// Whether several records share a hop datagram.
-    pub bundle: bool,
+    /// How long a record may wait for others to share a hop datagram with; None where none do.
+    pub bundle: Option<Duration>,
     /// Bytes of an IP packet towards transceivers, 0 to ask the kernel.
     pub hop_mtu: usize,
     /// The CPU that it alone may use.
@@ -102,6 +105,7 @@ pub struct Worker {
     answers: Vec<ClientSend>,
     next_tick: f64,
     next_hop_size: f64,
+    is_busy: bool,
 }
 
 impl Worker {
@@ -117,13 +121,14 @@ impl Worker {
             locals,
             from_clients: Receiver::new(BATCH),
             packets: Vec::with_capacity(BATCH),
-            outbox: Outbox::new(BATCH, config.bundle),
+            outbox: Outbox::new(BATCH, config.bundle.is_some()),
             to_transceivers: Sender::new(BATCH, BATCH * usher_relay_path::packets::COPIES, config.upstream_is_ipv6),
             from_transceivers: Receiver::new(BATCH),
             hop_areas: vec![0; BATCH * HOP_AREA].into(),
             answers: Vec::with_capacity(SENDS),
             next_tick: 0.0,
             next_hop_size: 0.0,
+            is_busy: false,
             config,
         }
     }
@@ -141,10 +146,14 @@ impl Worker {
             .chain(self.config.trunk)
             .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
             .collect();
+        let hold = self.config.bundle.filter(|hold| !hold.is_zero());
         while !self.shared.is_stopping() {
             let serves = self.shared.has_routes();
             let (open, wait) = if serves { (fds.len(), LONGEST_WAIT_MS) } else { (CLIENTS_AT, WAIT_FOR_ROUTES_MS) };
             let waited = sys::wait_readable(&mut fds[..open], wait);
+            if let Some(hold) = hold.filter(|_| !std::mem::take(&mut self.is_busy)) {
+                thread::sleep(hold);
+            }
             let round = catch_unwind(AssertUnwindSafe(|| self.round(&fds[..open])));
             if waited.is_err() || round.is_err() {
                 self.shared.lock().state.counters.drop(Drop::Internal);
@@ -185,6 +194,7 @@ impl Worker {
         let areas = self.outbox.slots.receive().iter_mut().map(Slot::receive_area);
         // An error of the socket (ICMP, most often) concerns one datagram that was sent, and none that waits.
         let count = self.from_clients.receive(listener.fd, areas).unwrap_or(0);
+        self.is_busy |= count == BATCH;
         self.packets.clear();
         for number in 0..count {
             let local = self.from_clients.local(number).map_or(0, |local| self.locals.id(local));
@@ -263,7 +273,9 @@ impl Worker {
 
     /// Receives hop datagrams and returns how many there are.
     fn receive_hops(&mut self, fd: RawFd) -> usize {
-        self.from_transceivers.receive(fd, self.hop_areas.chunks_exact_mut(HOP_AREA)).unwrap_or(0)
+        let count = self.from_transceivers.receive(fd, self.hop_areas.chunks_exact_mut(HOP_AREA)).unwrap_or(0);
+        self.is_busy |= count == BATCH;
+        count
     }
 
     fn from_transceivers(&mut self, now: f64, unix: f64) {
