@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup native up test test-long lint types layers fmt crds chart images kind-up kind-down e2e fuzz bench bench-relay bench-transceiver clean
+.PHONY: help setup native up test test-long lint types layers fmt crds chart images kind-up kind-down e2e fuzz bench bench-relay bench-transceiver bench-voice clean
 .PHONY: native-if-cargo # part of others
 
 help: ## list the targets
@@ -124,6 +124,9 @@ bench-relay: native-if-cargo ## compare the relay's engines with a C loop and a 
 
 bench-transceiver: native-if-cargo ## calls that one core of a transceiver holds, against stock aiortc (2 CPUs; ARGS="--quick")
 	$(BIN)/python -m benches.transceiver.run $(ARGS)
+
+bench-voice: $(STAMP) ## speech through loss and jitter: what is understood, against stock aiortc (ARGS="--seeds 1")
+	$(BIN)/python -m benches.voice.run $(ARGS)
 
 clean: ## remove .venv, caches and what builds leave
 	rm -rf $(VENV) build dist .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache \

@@ -32,6 +32,10 @@ VOICE_HZ = 300.0
 VOICE_PEAK = 32768 * 10 ** (source.TONE_LEVEL_DBFS / 20) * 2**0.5
 LARGEST_MESSAGE = 262_144
 """What the offer says that we take: as browsers do. aiortc takes any length, and says 65536."""
+BLOCK_SAMPLES = 120
+"""2.5 ms."""
+LOUD_DBFS = -30.0
+"""The server's tones have -15; what Opus makes of their edges is quieter."""
 TONE_WIDTH_HZ = 60.0
 """A frame of 20 ms tells frequencies apart to 50 Hz."""
 
@@ -165,7 +169,8 @@ class Caller:
         return [frame for frame in frames if frame.at >= since and abs(_pitch(frame) - hertz) < TONE_WIDTH_HZ]
 
     def heard_ms(self, hertz: float) -> float:
-        return sum(frame.duration_s for frame in self.heard(hertz)) * 1000
+        """How long this tone sounded: a frame that holds its beginning or end counts in part."""
+        return sum(_sounding_ms(frame) for frame in self.heard(hertz))
 
     def longest_gap_ms(self, since: float, until: float) -> float:
         """Between arrivals, less the 20 ms that a packet lasts."""
@@ -196,6 +201,11 @@ async def calling(
         yield caller
     finally:
         await caller.close()
+
+
+def _sounding_ms(frame: HeardFrame) -> float:
+    blocks = frame.samples[: len(frame.samples) // BLOCK_SAMPLES * BLOCK_SAMPLES].reshape(-1, BLOCK_SAMPLES)
+    return sum(source.level_dbfs(block) > LOUD_DBFS for block in blocks) * BLOCK_SAMPLES / RATE * 1000
 
 
 def _pitch(frame: HeardFrame) -> float:

@@ -177,11 +177,12 @@ class Connection:
 
     async def _reply(self, response: Response) -> None:
         await asyncio.sleep(self._behaviour.reply_delay_s)
-        sent_s = 0.0
+        breaks_off = self._behaviour.close_after_s
+        sent_ms = 0
         for step in response.steps():
             self.send(step.event)
-            sent_s += step.audio_s
-            if self._behaviour.close_after_s is not None and sent_s >= self._behaviour.close_after_s:
+            sent_ms += round(step.audio_s * 1000)
+            if breaks_off is not None and sent_ms >= breaks_off * 1000:
                 await self._drained()
                 await self.close()
             if step.audio_s:

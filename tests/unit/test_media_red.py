@@ -7,9 +7,11 @@ import pytest
 
 from tests.media_network import OURS, THEIRS, Arrival, Ear, NumberCodec, network, number_packet, run
 from usher_core.errors import RemoteError
+from usher_core.rtp import is_rtcp
 from usher_transceiver.media.frame import Origin
-from usher_transceiver.media.red import Copy, split_red
-from usher_transceiver.media.rtp import RtpPacket, build_rtp
+from usher_transceiver.media.red import Copy, build_red, split_red
+from usher_transceiver.media.rtcp import Report, ReportBlock, build_report
+from usher_transceiver.media.rtp import RtpPacket, build_rtp, parse_rtp
 from usher_transceiver.media.stream import AudioStream, StreamStats
 
 RED, OPUS = 63, 111
@@ -129,3 +131,63 @@ def test_red_that_was_not_agreed_or_is_malformed_is_counted_and_not_heard() -> N
     agreed.on_rtp(0.0, build_rtp(RtpPacket(RED, 2, 0, THEIRS, red(number_packet(1), (960, b"\x03")))))
     assert agreed.stats(0.0).dropped == {"red_packet": 1, "opus_packet": 1}
     assert agreed.stats(0.0).packets_received == 1
+
+
+def reported(stream: AudioStream, *, percent: float) -> None:
+    block = ReportBlock(OURS.ssrc, round(percent * 2.56), 0, 0, 0, 0, 0)
+    stream.on_rtcp(1.0, build_report(Report(THEIRS, (block,))))
+
+
+def spoken(stream: AudioStream, ticks: range) -> list[RtpPacket]:
+    stream.play(b"".join((tick + 257).to_bytes(2, "little") * 480 for tick in ticks))
+    sent = [packet for tick in ticks for packet in stream.tick(tick * 0.02)]
+    return [parse_rtp(packet) for packet in sent if not is_rtcp(packet)]
+
+
+def test_we_send_copies_from_2_percent_loss_on_and_no_longer_when_it_is_over() -> None:
+    stream = AudioStream(replace(OURS, red_payload_type=RED), NumberCodec(), Ear(), 0.0, Random(1))
+    assert {packet.payload_type for packet in spoken(stream, range(10))} == {OPUS}
+    reported(stream, percent=5)
+    copied = spoken(stream, range(10, 20))
+    assert {packet.payload_type for packet in copied} == {RED}
+    for number, packet in enumerate(copied, 10):
+        assert split_red(packet.payload, OPUS) == (
+            number_packet(number + 257),
+            [Copy(1, 960, number_packet(number + 256))],
+        )
+    reported(stream, percent=0)
+    assert {packet.payload_type for packet in spoken(stream, range(20, 30))} == {RED}
+    for _ in range(3):
+        reported(stream, percent=0)
+    assert {packet.payload_type for packet in spoken(stream, range(30, 40))} == {OPUS}
+
+
+def test_no_copies_go_to_a_client_that_did_not_offer_them_nor_of_what_is_too_long_ago() -> None:
+    plain = AudioStream(OURS, NumberCodec(), Ear(), 0.0, Random(1))
+    reported(plain, percent=50)
+    assert {packet.payload_type for packet in spoken(plain, range(10))} == {OPUS}
+    stream = AudioStream(replace(OURS, red_payload_type=RED), NumberCodec(), Ear(), 0.0, Random(1))
+    reported(stream, percent=50)
+    spoken(stream, range(10))
+    pause = [parse_rtp(packet) for tick in range(10, 60) for packet in stream.tick(tick * 0.02) if not is_rtcp(packet)]
+    assert pause[-1].payload_type == OPUS  # 400 ms after the one before: more than a header can name
+
+
+def test_copies_do_not_make_an_encoder_work_for_redundancy_as_well() -> None:
+    class Codec(NumberCodec):
+        def expect_loss(self, percent: int) -> None:
+            raise AssertionError
+
+    stream = AudioStream(replace(OURS, red_payload_type=RED), Codec(), Ear(), 0.0, Random(1))
+    for _ in range(5):
+        reported(stream, percent=30)
+
+
+@pytest.mark.parametrize("copy", [Copy(1, 0, b"x"), Copy(1, 1 << 14, b"x"), Copy(1, 960, bytes(1024))])
+def test_what_no_header_can_name_is_not_copied(copy: Copy) -> None:
+    assert build_red(b"own", OPUS, copy) is None
+
+
+def test_what_we_write_we_read() -> None:
+    payload = build_red(b"own", OPUS, Copy(1, 960, b"before"))
+    assert payload == red(b"own", (960, b"before"))

@@ -12,6 +12,9 @@ from usher_transceiver.backends.realtime.playout import (
     AHEAD_MS,
     BYTES_PER_MS,
     MAX_CANCELLED,
+    MAX_PARTS,
+    MAX_PIECE,
+    MAX_QUIET,
     MAX_WAITING_MS,
     Change,
     Part,
@@ -156,6 +159,30 @@ def test_a_server_that_names_no_responses_is_not_silenced_by_an_interruption() -
     assert player.playout.add(nameless, pcm(100))
 
 
+def test_audio_in_very_small_pieces_takes_no_more_room_than_in_large_ones() -> None:
+    playout = Playout()
+    for _ in range(10_000):
+        playout.add(ONE, b"\x01\x00")
+    assert len(playout._waiting) == -(-20_000 // MAX_PIECE)
+    assert playout.take(0) == b"\x01\x00" * (AHEAD_MS * BYTES_PER_MS // 2)
+
+
+def test_a_server_that_never_ends_its_parts_or_responses_fills_nothing() -> None:
+    player = Player()
+    for number in range(100):
+        player.playout.add(Part(f"resp_{number}", "item", 0), pcm(20))
+        player.play(20)
+    assert len(player.playout._responses) == len(player.playout._parts) == MAX_QUIET
+    assert len(player.interrupt()) == MAX_QUIET
+    for number in range(MAX_PARTS):
+        assert not player.playout.is_full
+        player.playout.add(Part("resp", f"item_{number}", 0), pcm(1))
+    assert player.playout.is_full
+    player.play(2_000)
+    assert player.playout.finish("resp") == [Change("stopped", "resp")]
+    assert not player.playout.is_full
+
+
 PARTS = [Part(f"resp_{response}", f"item_{response}_{item}", 0) for response in range(3) for item in range(2)]
 STEPS = st.lists(
     st.one_of(
@@ -201,7 +228,7 @@ def test_whatever_happens_the_amounts_are_those_of_samples_counted_one_by_one(st
     over: set[str] = set()
     for step in steps:
         match step:
-            case ("add", index, samples) if PARTS[index].response_id not in over:
+            case ("add", index, samples) if PARTS[index].response_id not in over and PARTS[index] not in model.complete:
                 part = PARTS[index]
                 is_taken = player.playout.add(part, bytes((index, 0)) * samples)
                 assert is_taken == (part.response_id not in model.interrupted)

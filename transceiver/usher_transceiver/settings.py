@@ -81,10 +81,10 @@ class TransceiverSettings(RealtimeSettings):
         description="auto prefers libopus and falls back to the codec inside PyAV, which costs twice the CPU",
     )
     opus_bitrate: int = Field(
-        default=32_000,
+        default=48_000,
         ge=6_000,
         le=128_000,
-        description="bits per second of what we send; 32,000 is clear wideband speech",
+        description="bits per second of what we send: 32,000 is clear speech, 64,000 hard to tell from the original",
     )
     opus_complexity: int = Field(
         default=5, ge=0, le=10, description="effort of the Opus encoder; 5 costs half of 10 and is hard to tell from it"

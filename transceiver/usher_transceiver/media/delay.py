@@ -33,8 +33,8 @@ class DelayEstimator:
         """Forget the network's best: the media clock has jumped. The target stays."""
         self._now_best = self._previous_best = None
 
-    def observe(self, now: float, media_time: float) -> float:
-        """Take the arrival of a packet and return its lateness."""
+    def observe(self, now: float, media_time: float, weight: int = 1) -> float:
+        """Take the arrival of a packet and return its lateness; `weight` is of how many late ones it counts as."""
         transit = now - media_time
         if self._now_best is None:
             self._now_best = self._previous_best = self.base = transit
@@ -47,7 +47,7 @@ class DelayEstimator:
             self._now_best = transit
             self._move_base()
         lateness = transit - self.base
-        step = _STEP_UP if lateness > self.target else -_STEP_DOWN
+        step = weight * _STEP_UP if lateness > self.target else -_STEP_DOWN
         self.target = min(max(self.target + step, 0.0), _MAX_TARGET)
         return lateness
 

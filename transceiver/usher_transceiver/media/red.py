@@ -1,7 +1,6 @@
 """Redundant audio data (RFC 2198): a packet that carries copies of those before it, so that a lost one is no loss.
 
-Browsers offer it and send one copy. We receive it and send none: what we lose on the way to a client is repaired by
-Opus' own redundancy, which costs a fraction of a copy (docs/decisions/0018).
+Browsers offer it and always send one copy. So do we, but only while a client reports loss (docs/decisions/0018).
 """
 
 from typing import Final, NamedTuple
@@ -10,6 +9,8 @@ from usher_core.errors import RemoteError
 
 _MORE: Final = 0x80
 _MAX_BLOCKS: Final = 8
+_TIMES: Final = 1 << 14
+_LENGTHS: Final = 1 << 10
 
 
 class Copy(NamedTuple):
@@ -47,3 +48,11 @@ def split_red(payload: bytes, payload_type: int) -> tuple[bytes, list[Copy]]:
             copies.append(Copy(len(headers) - index, time, payload[position : position + length]))
         position += length
     return payload[position:], copies
+
+
+def build_red(payload: bytes, payload_type: int, copy: Copy) -> bytes | None:
+    """Return a packet's payload with the copy of the one before it, None where the header cannot name that."""
+    if not 0 < copy.time < _TIMES or len(copy.payload) >= _LENGTHS:
+        return None
+    header = (_MORE | payload_type) << 24 | copy.time << 10 | len(copy.payload)
+    return header.to_bytes(4) + bytes((payload_type,)) + copy.payload + payload

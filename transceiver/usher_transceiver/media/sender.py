@@ -13,10 +13,12 @@ import struct
 from random import Random
 from typing import Final
 
+from usher_transceiver.media.codec import MAX_PACKET
 from usher_transceiver.media.feed import Chunk, Feed
 from usher_transceiver.media.frame import FRAME_MS, FRAME_SECONDS
 from usher_transceiver.media.level import QUIETEST_DBOV
 from usher_transceiver.media.opus_packet import OPUS_CLOCK
+from usher_transceiver.media.red import Copy, build_red
 from usher_transceiver.media.rtp import ONE_BYTE_PROFILE, one_byte_extension
 
 _FRAME: Final = OPUS_CLOCK * FRAME_MS // 1000
@@ -61,6 +63,8 @@ class RtpSender:
         self._silent_ticks = 0
         self._talking = False
         self._last_payload = b""
+        self._red_payload_type: int | None = None
+        self._before: tuple[bytes, int] = (b"", 0)  # payload and media time of the packet before
         self._extension_ids = (mid, level_extension_id)
         self._with_level = self._extension_block(b"\0")
         self._without_level = self._extension_block(b"")
@@ -80,6 +84,10 @@ class RtpSender:
     def timestamp(self) -> int:
         """The RTP time of this moment, for sender reports."""
         return self._offset + self._media // self._scale & 0xFFFFFFFF
+
+    def send_copies(self, red_payload_type: int | None) -> None:
+        """Let each packet carry a copy of the one before, under this payload type; None: no longer."""
+        self._red_payload_type = red_payload_type
 
     def tick(self, now: float) -> list[bytes]:
         """Return the packets of the next 20 ms."""
@@ -128,14 +136,26 @@ class RtpSender:
         if chunk.level_dbov is not None and self._extension_ids[1] is not None:
             level = -round(chunk.level_dbov) | (_VOICE if chunk.level_dbov > VOICE_DBOV else 0)
             extension = self._with_level[:5] + bytes((level,)) + self._with_level[6:]
+        payload_type, payload = self._payload_type, chunk.payload
+        if self._red_payload_type is not None:
+            payload_type, payload = self._with_copy(self._red_payload_type, payload, media)
+        self._before = chunk.payload, media
         header = _HEADER.pack(
             0x90 if extension else 0x80,
-            self._payload_type | marker << 7,
+            payload_type | marker << 7,
             self._sequence,
             self._offset + media // self._scale & 0xFFFFFFFF,
             self._ssrc,
         )
         self._sequence = self._sequence + 1 & 0xFFFF
         self.packets += 1
-        self.octets += len(chunk.payload)
-        return header + extension + chunk.payload
+        self.octets += len(payload)
+        return header + extension + payload
+
+    def _with_copy(self, red_payload_type: int, payload: bytes, media: int) -> tuple[int, bytes]:
+        before, time = self._before
+        if len(before) + len(payload) <= MAX_PACKET:
+            copied = build_red(payload, self._payload_type, Copy(1, (media - time) // self._scale, before))
+            if copied is not None:
+                return red_payload_type, copied
+        return self._payload_type, payload

@@ -41,6 +41,9 @@ _REPORT_INTERVAL: Final = 2.0
 WIDEBAND_RATE: Final = 16_000
 _MAX_EXPECTED_LOSS: Final = 30
 """Per cent. Beyond it more redundancy takes more from the speech than it saves."""
+_COPIES_FROM: Final = 2.0
+_COPIES_UNTIL: Final = 0.5
+"""Per cent of our packets lost, as the client's reports tell it: between these copies are sent as long as they were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ class StreamParameters:
     payload_type: int
     """Of the codec, as offered; used in both directions."""
     red_payload_type: int | None = None
-    """Of packets that carry copies of earlier ones (`red`), in the client's direction; None if not agreed."""
+    """Of packets that carry copies of earlier ones (`red`), in both directions; None if not agreed."""
     encoding: Literal["opus", "pcmu", "pcma"] = "opus"
     """The codec; only Opus where the backend's kind is ``opus``."""
     clock_rate: int = OPUS_CLOCK
@@ -174,6 +177,8 @@ class AudioStream:
         self._rtcp_dropped: Counter[str] = Counter()
         self._rtt: float | None = None
         self._remote_lost = 0.0
+        self._lost = 0.0  # per cent, half of it the newest report's
+        self._copying = False
         self._expected_loss = 0
 
     @property
@@ -227,12 +232,19 @@ class AudioStream:
         rtt = round_trip(block, self._ntp(now))
         self._rtt = self._rtt if rtt is None else rtt
         self._remote_lost = block.fraction_lost * 100 / 256
-        if not self._parameters.uses_inband_fec:
-            return
-        # Half of the news at a time, in steps of 5 %, so that one bad report does not change the codec's mode.
+        self._lost = (self._lost + self._remote_lost) / 2
+        # Copies are the better means: the speech keeps its bits, and no encoder works harder for them.
+        if self._parameters.red_payload_type is not None:
+            self._copying = self._lost >= (_COPIES_UNTIL if self._copying else _COPIES_FROM)
+            self._sender.send_copies(self._parameters.red_payload_type if self._copying else None)
+        elif self._parameters.uses_inband_fec and isinstance(self._feed, PcmFeed):
+            self._expect_loss(self._feed)
+
+    def _expect_loss(self, feed: PcmFeed) -> None:
+        # In steps of 5 %, so that one bad report does not change the codec's mode.
         expected = min(_MAX_EXPECTED_LOSS, round((self._expected_loss + self._remote_lost) / 2 / 5) * 5)
-        if expected != self._expected_loss and isinstance(self._feed, PcmFeed):
-            self._feed.encoder.expect_loss(expected)
+        if expected != self._expected_loss:
+            feed.encoder.expect_loss(expected)
         self._expected_loss = expected
 
     def tick(self, now: float) -> list[bytes]:

@@ -5,7 +5,7 @@ Rules, each from a client that fails without (design D11):
   only: pion and GStreamer fail. In the first section only: aiortc, Firefox and GStreamer do.
 * `a=ssrc` is said: without it Chromium, pion, werift and str0m stay silent.
 * `a=msid` has a real stream id: the OpenAI SDK plays `event.streams[0]`.
-* RED stands before its codec: libwebrtc sends it only then. What we send ourselves is never RED.
+* RED stands before its codec: libwebrtc sends it only then.
 * BUNDLE holds the accepted mids and no other. rtcp-mux is said.
 * A rejected section keeps its place with port 0 (RFC 3264 §6). It names one format with its
   rtpmap, since pion and werift refuse the whole answer otherwise, and repeats credentials,

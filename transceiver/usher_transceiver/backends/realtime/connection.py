@@ -34,8 +34,8 @@ PING_S = 20.0
 CLOSE_LIMIT_S = 1.0
 MAX_MESSAGE = 4 << 20
 """Of the server: 65 s of audio. Reading one of that size takes about as long as half a frame lasts."""
-MAX_FRAMES = 16
-"""Messages read ahead."""
+MAX_FRAMES = 4
+"""Messages read ahead, each of which may be as large."""
 
 
 class Changed(Protocol):

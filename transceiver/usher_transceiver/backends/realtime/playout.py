@@ -9,7 +9,8 @@ Rules:
   without audio is not known here, and a part that was heard to its end is left alone.
 * Audio that comes for an interrupted response is refused.
 * Audio of other responses stays, in its order.
-* Bounds: the audio that waits (`is_full` tells the reader to read no more), and the interrupted responses remembered.
+* Bounds: the audio that waits and the parts it belongs to (`is_full` tells the reader to read no more), the responses
+  that were never finished, and the interrupted ones. Small pieces are put together, so that many cost no more than few.
 """
 
 from __future__ import annotations
@@ -26,6 +27,12 @@ MAX_WAITING_MS = 120_000
 """As much as the play queue of a call holds; 5.8 MB."""
 MAX_CANCELLED = 64
 """Interrupted responses that late audio is known by."""
+MAX_PARTS = 1_024
+"""Parts of which not all was received and played; an answer has one or a few."""
+MAX_QUIET = 16
+"""Responses without audio to play that are still to be finished. A server that never says so has each forgotten."""
+MAX_PIECE = 200 * BYTES_PER_MS
+"""Up to here pieces of a part are put together."""
 
 
 class Part(NamedTuple):
@@ -98,7 +105,7 @@ class Playout:
     @property
     def is_full(self) -> bool:
         """Whether so much waits that no more should be received."""
-        return self._waiting_bytes >= MAX_WAITING_MS * BYTES_PER_MS
+        return self._waiting_bytes >= MAX_WAITING_MS * BYTES_PER_MS or len(self._parts) >= MAX_PARTS
 
     @property
     def is_about_to_begin(self) -> bool:
@@ -113,16 +120,31 @@ class Playout:
             return False
         if pcm:
             self._parts.setdefault(part, _Amount()).received += len(pcm)
+            if part.response_id not in self._responses:
+                self._forget_quiet()
             self._responses.setdefault(part.response_id, _Response()).unplayed += len(pcm)
-            self._waiting.append(_Piece(part, memoryview(pcm)))
-            self._waiting_bytes += len(pcm)
+            self._wait(part, pcm)
         return True
+
+    def _wait(self, part: Part, pcm: bytes) -> None:
+        self._waiting_bytes += len(pcm)
+        if self._waiting:
+            last = self._waiting[-1]
+            if last.part == part and len(last.pcm) + len(pcm) <= MAX_PIECE:
+                self._waiting[-1] = _Piece(part, memoryview(bytes(last.pcm) + pcm))
+                return
+        self._waiting.append(_Piece(part, memoryview(pcm)))
+
+    def _forget_quiet(self) -> None:
+        quiet = [response_id for response_id, response in self._responses.items() if not response.unplayed]
+        self._forget(quiet[: max(0, len(quiet) - MAX_QUIET + 1)])
 
     def complete(self, part: Part) -> None:
         """All audio of a part has been received."""
         amount = self._parts.get(part)
         if amount is not None:
             amount.complete = True
+            self._settle(part, amount)
 
     def finish(self, response_id: str) -> list[Change]:
         """All of a response has been received."""
@@ -130,9 +152,8 @@ class Playout:
         if response is None:
             return []
         response.finished = True
-        for part, amount in self._parts.items():
-            if part.response_id == response_id:
-                amount.complete = True
+        for part in [part for part in self._parts if part.response_id == response_id]:
+            self.complete(part)
         return self._ended(response_id, response)
 
     def finish_all(self) -> list[Change]:
@@ -169,7 +190,9 @@ class Playout:
                 pcm = pcm[:played]
             played -= len(pcm)
             self._handed_bytes -= len(pcm)
-            self._parts[part].played += len(pcm)
+            amount = self._parts[part]
+            amount.played += len(pcm)
+            self._settle(part, amount)
             response = self._responses[part.response_id]
             response.unplayed -= len(pcm)
             if not response.begun:
@@ -177,6 +200,11 @@ class Playout:
                 changes.append(Change("started", part.response_id))
             changes += self._ended(part.response_id, response)
         return changes
+
+    def _settle(self, part: Part, amount: _Amount) -> None:
+        """Forget a part that was heard to its end: nothing is left to be said of it."""
+        if amount.complete and amount.played == amount.received:
+            del self._parts[part]
 
     def _ended(self, response_id: str, response: _Response) -> list[Change]:
         if not response.finished or response.unplayed:
@@ -194,7 +222,7 @@ class Playout:
         truncations = tuple(
             Truncation(part.item_id, part.content_index, amount.played // BYTES_PER_MS)
             for part, amount in self._parts.items()
-            if part.response_id in hit and (amount.played < amount.received or not amount.complete)
+            if part.response_id in hit
         )
         kept = [piece for piece in (*self._handed, *self._waiting) if piece.part.response_id not in hit]
         self._handed.clear()
