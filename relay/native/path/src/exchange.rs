@@ -101,6 +101,10 @@ impl Exchange {
     /// Takes mappings that count until they are used, for a while.
     pub fn load(&mut self, mappings: impl Iterator<Item = (PathKey, RouteKey)>, now: f64) {
         self.loaded_until = now + LOADED_FOR;
+        if self.loaded.capacity() == 0 {
+            // All at once, and touched as it is used: a table that grows would hold up packets.
+            self.loaded.reserve(self.capacity);
+        }
         for (path, route) in mappings {
             if self.loaded.len() >= self.capacity {
                 return;
@@ -152,5 +156,19 @@ mod tests {
         assert_eq!((exchange.loaded(&[2; 20]), exchange.loaded(&[3; 20])), (Some([1; 7]), None));
         exchange.expire(10.0 + LOADED_FOR);
         assert_eq!(exchange.loaded(&[1; 20]), None);
+    }
+
+    #[test]
+    fn the_table_of_what_is_loaded_never_grows_while_it_is_filled() {
+        let mut exchange = Exchange::new(100_000);
+        let path = |number: u32| {
+            let mut path = [0; 20];
+            path[16..].copy_from_slice(&number.to_be_bytes());
+            path
+        };
+        exchange.load(std::iter::once((path(0), [1; 7])), 10.0);
+        let before = exchange.loaded.allocation_size();
+        exchange.load((1..200_000).map(|number| (path(number), [1; 7])), 10.0);
+        assert_eq!((exchange.loaded.len(), exchange.loaded.allocation_size()), (100_000, before));
     }
 }
