@@ -1,6 +1,7 @@
 """Virtual time: nothing here waits."""
 
 import asyncio
+import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.virtual_loop import VirtualLoop, run_virtual
-from usher_transceiver.media.ticker import LATENESS_S, MAX_CATCH_UP, PHASES, Ticker
+from usher_transceiver.media.ticker import GROUP_SIZE, LATENESS_S, MAX_CATCH_UP, PHASES, Ticker
 
 
 def loop() -> VirtualLoop:
@@ -100,6 +101,28 @@ def test_members_are_spread_over_phases_at_even_distances() -> None:
         assert offsets == {0: 3, 5: 3, 10: 2, 15: 2}
         for heard in times.values():
             assert [later - earlier for earlier, later in pairwise(heard)] == pytest.approx([0.02] * (len(heard) - 1))
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize(("relays", "calls"), [(1, 5), (1, 100), (2, 40), (16, 100), (64, 100)])
+def test_members_of_a_group_share_phases_while_the_phases_stay_even(relays: int, calls: int) -> None:
+    async def scenario() -> None:
+        ticker = Ticker()
+        draw = random.Random(relays * 1000 + calls)
+        removes = [ticker.add(lambda _now: None, no_failure, draw.randrange(relays)) for _ in range(calls)]
+        sizes = [len(phase) for phase in ticker._phases]
+        assert sum(sizes) == calls
+        assert max(sizes) - min(sizes) <= GROUP_SIZE
+        for relay in range(relays):
+            members = [phase.groups[relay] for phase in ticker._phases if phase.groups[relay]]
+            full, rest = divmod(sum(members), GROUP_SIZE)
+            assert len(members) <= min(PHASES, full + bool(rest) + (relays > 1))
+        for remove in removes:
+            remove()
+            remove()
+        assert len(ticker) == 0
+        assert all(not phase.groups for phase in ticker._phases)
 
     run_virtual(scenario())
 

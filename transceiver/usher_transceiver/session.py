@@ -119,6 +119,9 @@ class Surroundings(Protocol):
     def new_event_id(self) -> str:
         """Return an id that no event had."""
 
+    def on_connected(self, session: Session) -> None:
+        """The session has a way to its client, and audio begins."""
+
     def on_source(self, session: Session, ssrc: int) -> None:
         """An SSRC of the session's client authenticated."""
 
@@ -236,6 +239,7 @@ class Session:
         self._connected = self._active = now
         self.state = "connected"
         self._log.info("connected", after_ms=round((now - self._created) * 1000))
+        self._around.on_connected(self)
 
     def on_source(self, ssrc: int) -> None:
         """A new SSRC of the client."""

@@ -374,6 +374,13 @@ class SessionRegistry:
         self._events += 1
         return f"event_{self._event_prefix}{self._events:08x}"
 
+    def on_connected(self, session: Session) -> None:
+        """Let its audio leave at the same time as that of others by the same relay."""
+        path = session.participant.agent.sending
+        if path is not None:
+            session.remove_from_ticker()
+            session.remove_from_ticker = self._ticker.add(session.tick, session.fail, path.via)
+
     def on_source(self, session: Session, ssrc: int) -> None:
         """Let packets of that SSRC be tried with this session."""
         self._mux.add_source(ssrc, session)

@@ -1,7 +1,8 @@
 """One clock for the audio of all calls: calls back every 20 ms on an absolute schedule, so it never drifts.
 
 The calls are spread over `PHASES`, one after the other at even distances: the audio of a hundred calls is 10 ms of
-work, and nothing else of the loop, a check or a handshake, should wait for all of that.
+work, and nothing else of the loop, a check or a handshake, should wait for all of that. Those of one group, whose
+packets go the same way, come at the same time as far as that makes sense: what leaves together costs less.
 
 After a stall of the loop the missed ticks follow at once, so that media time stays right, but at most `MAX_CATCH_UP`
 of them: beyond that the past is given up (and counted), because a burst would only move the stall elsewhere.
@@ -10,7 +11,8 @@ of them: beyond that the past is given up (and counted), because a burst would o
 import asyncio
 import math
 from bisect import bisect_left
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
@@ -19,6 +21,8 @@ import structlog
 from usher_transceiver.media.frame import FRAME_SECONDS
 
 PHASES: Final = 4
+GROUP_SIZE: Final = 9
+"""Members of one group that are kept together: as many packets of speech as a bundle to a relay holds."""
 MAX_CATCH_UP: Final = 5
 LATENESS_S: Final = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.05, 0.1, 0.2)
 """Bounds of what is told apart in `Ticker.lateness`."""
@@ -61,13 +65,23 @@ class Ticker:
     def __len__(self) -> int:
         return sum(map(len, self._phases))
 
-    def add(self, callback: TickCallback, on_failure: FailureCallback) -> Callable[[], None]:
+    def add(self, callback: TickCallback, on_failure: FailureCallback, group: Hashable = None) -> Callable[[], None]:
         """Call back at every tick from now on; return a function that ends it, harmless to call twice.
 
         A callback that raises is removed, so that one broken call cannot fill the log or slow the others;
-        `on_failure` gets the exception and should end that call.
+        `on_failure` gets the exception and should end that call. The phases' sizes differ by GROUP_SIZE at most, as
+        long as members do not leave.
         """
-        return min(self._phases, key=len).add(callback, on_failure)
+        emptiest = min(self._phases, key=len)
+        phase = emptiest
+        if group is not None:
+            begun = [
+                phase
+                for phase in self._phases
+                if 0 < phase.groups[group] < GROUP_SIZE and len(phase) < len(emptiest) + GROUP_SIZE
+            ]
+            phase = max(begun, key=lambda phase: phase.groups[group], default=emptiest)
+        return phase.add(callback, on_failure, group)
 
     def stop(self) -> None:
         """Call nobody any more."""
@@ -89,7 +103,8 @@ class _Phase:
     def __init__(self, ticker: Ticker, begin: float) -> None:
         self._ticker = ticker
         self._begin = begin
-        self._members: dict[int, tuple[TickCallback, FailureCallback]] = {}
+        self.groups: Counter[Hashable] = Counter()
+        self._members: dict[int, tuple[TickCallback, FailureCallback, Hashable]] = {}
         self._next_key = 0
         self._due = 0.0
         self._handle: asyncio.TimerHandle | None = None
@@ -97,22 +112,29 @@ class _Phase:
     def __len__(self) -> int:
         return len(self._members)
 
-    def add(self, callback: TickCallback, on_failure: FailureCallback) -> Callable[[], None]:
+    def add(self, callback: TickCallback, on_failure: FailureCallback, group: Hashable) -> Callable[[], None]:
         key = self._next_key
         self._next_key += 1
-        self._members[key] = (callback, on_failure)
+        self._members[key] = (callback, on_failure, group)
+        self.groups[group] += 1
         if self._handle is None:
             periods = math.floor((self._ticker.clock() - self._begin) / FRAME_SECONDS) + 1
             self._due = self._begin + periods * FRAME_SECONDS
             self._wait()
 
-        def remove() -> None:
-            self._members.pop(key, None)
+        return lambda: self._remove(key)
 
-        return remove
+    def _remove(self, key: int) -> None:
+        member = self._members.pop(key, None)
+        if member is not None:
+            _, _, group = member
+            self.groups[group] -= 1
+            if not self.groups[group]:
+                del self.groups[group]
 
     def stop(self) -> None:
         self._members.clear()
+        self.groups.clear()
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
@@ -137,12 +159,12 @@ class _Phase:
 
     def _tick(self, now: float) -> None:
         self._ticker.ticks += 1
-        for key, (callback, on_failure) in list(self._members.items()):
+        for key, (callback, on_failure, _) in list(self._members.items()):
             if key not in self._members:
                 continue  # removed by a callback before it
             try:
                 callback(now)
             except Exception as error:  # noqa: BLE001 - one call's fault must not stop the audio of the others
-                self._members.pop(key, None)
+                self._remove(key)
                 structlog.get_logger().exception("the audio of a call failed")
                 on_failure(error)
