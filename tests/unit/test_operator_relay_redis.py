@@ -12,6 +12,8 @@ from usher_operator.actions import Apply, Plan
 from usher_operator.plan.relay_pool import plan_relay_pool
 from usher_operator.plan.secret_refs import named_secrets
 from usher_operator.render.relay import relay_workload
+from usher_relay.settings import RelaySettings
+from usher_relay.store.redis_client import redis_client
 
 LB = {"ip": "203.0.113.10"}
 BARE = {"urlSecretRef": {"name": "redis", "key": "url"}}
@@ -42,6 +44,16 @@ def test_the_url_which_has_a_password_stands_in_no_object_but_its_secret() -> No
     told = variables(BARE)["USHER_REDIS_URL"]
     assert told == {"name": "USHER_REDIS_URL", "valueFrom": {"secretKeyRef": {"name": "redis", "key": "url"}}}
     assert not {"USHER_REDIS_URL", "SSL_CERT_FILE"} & set(variables(None))
+
+
+def test_the_relay_takes_the_url_as_a_file_with_one_line_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    url = "rediss://:secret@redis.example.com:6379/0\n"
+    for name, variable in variables(FULL).items():
+        monkeypatch.setenv(name, variable.get("value", url))
+    assert set(variables(FULL)) - {"SSL_CERT_FILE"} <= {f"USHER_{name.upper()}" for name in RelaySettings.model_fields}
+    read = RelaySettings().redis_url
+    assert read is not None
+    assert redis_client(read.get_secret_value()).connection_pool.connection_kwargs["host"] == "redis.example.com"
 
 
 def test_an_authority_of_ones_own_is_a_file_that_openssl_reads() -> None:
