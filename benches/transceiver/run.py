@@ -90,7 +90,7 @@ def hold(quick: bool, seconds: float) -> list[Row]:
     rows = []
     for starting, first in plans:
         with starting as server:
-            found = find_most(server, load_cpu, 4, 0.5, 0) if quick else find_most(server, load_cpu, first, seconds)
+            found = find_most(server, load_cpu, 8, 0.5, 0) if quick else find_most(server, load_cpu, first, seconds)
         for point in found.points:
             print(line_of(found.name, point), flush=True)
         rows.append(found)

@@ -29,9 +29,11 @@ def test_a_quick_run_of_the_bench_measures_every_server_and_a_burst(tmp_path: Pa
     ]
     for row in found["rows"]:
         idle, busy = row["points"]
-        assert (idle["calls"], busy["calls"]) == (0, 4)
+        assert (idle["calls"], busy["calls"]) == (0, 8)
         assert busy["cpu_percent"] > idle["cpu_percent"]
         assert busy["lost_percent"] < 100
+    # Two calls of each phase: their packets leave together.
+    assert found["rows"][0]["points"][1]["bundled"] > 1.2
     assert found["burst"]["calls"] == 7  # the eighth is the full client
     assert found["burst"]["failed"] == 0
     assert 0 < found["burst"]["answer_p50"] <= found["burst"]["answer_p99"]
