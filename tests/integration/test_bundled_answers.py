@@ -9,8 +9,9 @@ import pytest
 from tests.relay_network import BOTH_ENGINES, MakeEngine, Network, RunningEngine, until
 from tests.relay_rig import HOP_KEY, POD_A, rtp, session
 from usher_core.hop import Record, RecordFlag
+from usher_relay.counters import FlowEvent
 from usher_transceiver.bundler import MAX_BUNDLE, Bundler
-from usher_transceiver.paths import Via
+from usher_transceiver.paths import SocketAddress, Via
 
 CLIENTS = 12
 
@@ -24,9 +25,9 @@ def test_each_client_gets_its_packets_of_a_bundle_in_order_and_its_flow_lives(ma
     pod = net.pod(POD_A)
     sent: list[bytes] = []
 
-    def send(datagram: bytes, to: object) -> None:
+    def send(datagram: bytes, to: SocketAddress) -> None:
         sent.append(datagram)
-        pod.socket.sendto(datagram, to)  # type: ignore[arg-type]
+        pod.socket.sendto(datagram, to)
 
     bundler = Bundler(POD_A, Keys(), send, time.time)
     with RunningEngine("1=127.0.0.1:0", make=make) as relay:
@@ -49,4 +50,4 @@ def test_each_client_gets_its_packets_of_a_bundle_in_order_and_its_flow_lives(ma
         until(lambda: relay.engine.snapshot().counters.downlink.forwarded == 3 * CLIENTS, "all forwarded")
         assert relay.drops() == {}
         # Each record's *alive* was seen: no flow is on probation.
-        assert relay.engine.snapshot().counters.flow_events["confirmed"] == CLIENTS
+        assert relay.engine.snapshot().counters.flow_events[FlowEvent.CONFIRMED] == CLIENTS

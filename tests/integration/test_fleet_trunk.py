@@ -44,8 +44,8 @@ class Trunk:
             place.mkdir()
             write_keys(place, keys, HopKey(id=5, scope=INGRESS, key=TRUNK_KEY))
             (place / "routes.json").symlink_to(of_fleet / "routes.json")
-            flags = ("--trunk=127.0.0.1:0", f"--engine={engine}", "--workers=1")
-            self.homes.append(opened.enter_context(relay_process(place, *flags)))
+            relay = relay_process(place, "--trunk=127.0.0.1:0", f"--engine={engine}", "--workers=1")
+            self.homes.append(opened.enter_context(relay))
         place = folder / "ingress"
         place.mkdir()
         write_keys(place, keys, HopKey(id=5, scope=HOME, key=TRUNK_KEY))
@@ -53,8 +53,8 @@ class Trunk:
         endpoints = [{"address": home.facts["trunk"]} for home in self.homes]
         peers = {"version": 1, "peers": [{"cluster": HOME, "endpoints": endpoints}]}
         (place / "peers.json").write_text(json.dumps(peers))
-        flags = (f"--peers-file={place / 'peers.json'}", f"--engine={engine}")
-        self.ingress = opened.enter_context(relay_process(place, *flags))
+        relay = relay_process(place, f"--peers-file={place / 'peers.json'}", f"--engine={engine}")
+        self.ingress = opened.enter_context(relay)
         wait_until(lambda: all(self.up().values()), 5, "the ingress relay has heard all home relays")
 
     def up(self) -> dict[str, float]:

@@ -26,7 +26,9 @@ ANYTHING = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=2), st.dictionaries(st.text(max_size=5), inner, max_size=2)),
     max_leaves=5,
 )
-FORMATS: st.SearchStrategy[Any] = st.sampled_from(["audio/pcm", "audio/pcmu", "audio/pcma", "g711_ulaw", "pcm16", "new", None, 1, {}])
+FORMATS: st.SearchStrategy[Any] = st.sampled_from(
+    ["audio/pcm", "audio/pcmu", "audio/pcma", "g711_ulaw", "pcm16", "new", None, 1, {}]
+)
 DETECTIONS = st.one_of(ANYTHING, st.fixed_dictionaries({"interrupt_response": ANYTHING}))
 SIDES = st.fixed_dictionaries(
     {}, optional={"format": st.fixed_dictionaries({"type": FORMATS}), "turn_detection": DETECTIONS}

@@ -15,6 +15,7 @@ from usher_relay.admin import Admin
 from usher_relay.counters import Counters, Drop, FlowEvent
 from usher_relay.engine.interface import FlowView, RouteView, Snapshot, SocketStatus
 from usher_relay.metrics import relay_registry
+from usher_relay.trunk.peer_table import PeerTable
 from usher_shell.watched_file import SourceStatus
 
 SNAPSHOT = Snapshot(
@@ -35,6 +36,9 @@ class FakeEngine:
     stuck: bool = False
     listening: dict[int, str] = field(default_factory=dict)
     store_door: None = None
+    trunk: None = None
+
+    def set_peers(self, table: PeerTable) -> None: ...
 
     def start(self) -> None: ...
 
