@@ -78,6 +78,7 @@ class Caller:
         """The same as they were written."""
         self.arrivals: list[RtpArrival] = []
         self.call_id = ""
+        self.connected_at: float | None = None
         self.ended_at: float | None = None
         self._http = httpx.AsyncClient(base_url=base_url, headers={"Authorization": f"Bearer {api_key}"}, timeout=10)
         self._peer = RTCPeerConnection(RTCConfiguration(iceServers=[]))
@@ -105,7 +106,7 @@ class Caller:
         self.call_id = answer.headers["Location"].rpartition("/")[2]
         await self._peer.setRemoteDescription(RTCSessionDescription(answer.text, "answer"))
         channel = self._channel
-        await wait_until(lambda: self._peer.connectionState == "connected", "the call is connected")
+        await wait_until(lambda: self.connected_at is not None, "the call is connected")
         await wait_until(lambda: channel is None or channel.readyState == "open", "the data channel is open")
 
     # What it does
@@ -182,7 +183,9 @@ class Caller:
         self.events.append(Noted(time.monotonic(), json.loads(message)))
 
     def _on_state(self) -> None:
-        if self._peer.connectionState in ("failed", "closed"):
+        if self._peer.connectionState == "connected":
+            self.connected_at = self.connected_at or time.monotonic()
+        elif self._peer.connectionState in ("failed", "closed"):
             self._on_end()
 
     def _on_end(self) -> None:

@@ -123,6 +123,9 @@ async def test_a_caller_talks_and_hears_the_reply(bridge: Bridge, upstream: Real
         await caller.say(0.6)
         await caller.wait_for("output_audio_buffer.stopped")
 
+    # It was there before the caller was: ICE and DTLS need no server.
+    assert caller.connected_at is not None
+    assert connection.opened_at < caller.connected_at
     assert connection.query == {"model": ["gpt-realtime-of-call"]}
     assert connection.headers["Authorization"] == f"Bearer {UPSTREAM_KEY}"
     assert connection.headers[HEADER[0]] == HEADER[1]
