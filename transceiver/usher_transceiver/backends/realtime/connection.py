@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from typing import Protocol
 
 from structlog.typing import FilteringBoundLogger
 from websockets.asyncio.client import ClientConnection, connect
@@ -38,13 +37,9 @@ MAX_FRAMES = 4
 """Messages read ahead, each of which may be as large."""
 
 
-class Changed(Protocol):
-    """Told after the bridge was, so that timers can be set."""
-
-    def __call__(self) -> None: ...
-
-
 class _Connect(connect):
+    """Follows no redirects."""
+
     def process_redirect(self, exc: Exception) -> Exception | str:
         return exc
 
@@ -58,7 +53,7 @@ class Connection:
         outbox: what is to be sent.
         counters: of the process.
         clock: seconds, monotonic.
-        changed: called after something came.
+        changed: called after something came, so that timers can be set.
         log: names the call.
     """
 
@@ -69,7 +64,7 @@ class Connection:
         outbox: Outbox,
         counters: RealtimeCounters,
         clock: Callable[[], float],
-        changed: Changed,
+        changed: Callable[[], None],
         log: FilteringBoundLogger,
     ) -> None:
         self._target = target

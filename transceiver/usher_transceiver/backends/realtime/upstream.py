@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
@@ -71,8 +72,7 @@ def silent_logger() -> logging.Logger:
     return logger
 
 
-def _watch(path: Path | None, parse: object, what: str) -> WatchedFile[dict[str, str]] | None:
-    assert callable(parse)
+def _watch(path: Path | None, parse: Callable[[str], dict[str, str]], what: str) -> WatchedFile[dict[str, str]] | None:
     return None if path is None else WatchedFile(path, parse, what)
 
 
