@@ -141,7 +141,7 @@ def works() -> Iterator[Work]:
         print(error)
     else:
         print(native.name)
-        yield Work("as shipped: audio, complexity 5, 48 kbit/s", native, EncoderSettings())
+        yield Work("as shipped: audio, complexity 5, 64 kbit/s", native, EncoderSettings())
         yield Work("audio, complexity 5, 32 kbit/s", native, EncoderSettings(bitrate=32_000))
         yield Work("audio, complexity 0", native, EncoderSettings(complexity=0))
         yield Work("audio, complexity 9", native, EncoderSettings(complexity=9))

@@ -8,8 +8,8 @@ from benches.voice.rows import Row
 
 _SAME: Final = 0.002
 """Of STOI. What arrives of calls without loss are the same packets, decoded at another rate."""
-_COARSER: Final = 0.01
-"""Of STOI, that clients without loss may hear less of our 48 kbit/s than of aiortc's 96."""
+_COARSER: Final = 0.005
+"""Of STOI, that clients without loss may hear less of our 64 kbit/s than of aiortc's 96."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ class Score:
     delay: float
     """Seconds from mouth to ear, codec included, the mean over all half seconds with speech."""
     growth: float
-    """Seconds by which the last third of the call is later than the first."""
+    """Seconds by which the last third of the call is later than the second; in the first the delay finds its size."""
     stall: float
     """Seconds of the longest time in which nothing received was heard; made-up audio counts as nothing."""
 
@@ -54,11 +54,11 @@ def score(said: bytes, said_from: float, heard: Sequence[HeardFrame], heard_from
         warnings.simplefilter("error")  # pystoi warns where there is too little speech to judge
         intelligibility = float(stoi(clean[: len(placed)], placed, SAMPLE_RATE))
     third = len(delays) // 3
-    first, last = float(np.mean(delays[:third])), float(np.mean(delays[-third:]))
+    middle, last = float(np.mean(delays[third:-third])), float(np.mean(delays[-third:]))
     return Score(
         stoi=intelligibility,
         delay=float(np.mean(delays)) / SAMPLE_RATE,
-        growth=(last - first) / SAMPLE_RATE,
+        growth=(last - middle) / SAMPLE_RATE,
         stall=longest_stall(heard),
     )
 

@@ -29,7 +29,7 @@ def test_a_voice_that_only_came_late_is_fully_understood_and_its_delay_known() -
 def test_a_delay_that_grows_is_seen() -> None:
     third = len(SENTENCES) // 3 // FRAME_BYTES * FRAME_BYTES
     growing = SENTENCES[:third] + SILENCE * 5 + SENTENCES[third : 2 * third] + SILENCE * 5 + SENTENCES[2 * third :]
-    assert score(SENTENCES, 0.0, heard(growing), 0.0).growth == pytest.approx(0.2, abs=0.03)
+    assert score(SENTENCES, 0.0, heard(growing), 0.0).growth == pytest.approx(0.1, abs=0.03)
 
 
 def test_noise_and_holes_take_from_what_is_understood() -> None:

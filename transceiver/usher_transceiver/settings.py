@@ -81,7 +81,7 @@ class TransceiverSettings(RealtimeSettings):
         description="auto prefers libopus and falls back to the codec inside PyAV, which costs twice the CPU",
     )
     opus_bitrate: int = Field(
-        default=48_000,
+        default=64_000,
         ge=6_000,
         le=128_000,
         description="bits per second of what we send: 32,000 is clear speech, 64,000 hard to tell from the original",

@@ -13,7 +13,7 @@ MIN_BITRATE = 6_000
 class EncoderSettings:
     """How we encode speech. Raises LocalError for what no codec takes."""
 
-    bitrate: int = 48_000
+    bitrate: int = 64_000
     """bit/s, 6000 to 128000. At complexity 5 32000 is audibly coded and 64000 is not; the CPU is the same."""
     complexity: int = 5
     """0-10. Above 5 libopus analyses each frame and picks SILK: four times the CPU (benches/media_capacity.py)."""
