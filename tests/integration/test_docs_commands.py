@@ -39,6 +39,8 @@ ELSEWHERE = {
     "usher keys rotate --namespace NAME": "it needs a cluster; test_cli_keys_rotate.py has a made-up one",
     "USHER_REALTIME_URL=wss://realtime.example/v1/realtime USHER_REALTIME_API_KEY_FILE=realtime.key "
     ".venv/bin/usher up --backend realtime": "test_realtime_calls.py begins so, with a server that is there",
+    "USHER_REALTIME_URL=ws://127.0.0.1:9000/v1/realtime .venv/bin/usher up --backend realtime": "the same",
+    ".venv/bin/python -m tests.realtime_server": "test_realtime_server.py starts it so",
     "relay-1 | 2026-02-03T10:15:04.301Z [info] relay ready …": "a line of a log",
 }
 
@@ -92,12 +94,12 @@ def read(block: Block) -> Script:
 
 SCRIPTS = [read(block) for page in pages() for block in blocks(page) if block.language in {"sh", "console", "indented"}]
 COMMANDS = [command for script in SCRIPTS for command in script.commands]
-(BY_HAND,) = (script for script in SCRIPTS if any(command.endswith(" &") for command in script.commands))
+BY_HAND = [script for script in SCRIPTS if any(command.endswith(" &") for command in script.commands)]
 MAKE_UP = sorted({command for command in COMMANDS if re.match(r"make up\b", command)})
 
 
 def runs_here(command: str) -> bool:
-    known = command in ELSEWHERE or command in MAKE_UP or command in BY_HAND.commands
+    known = command in ELSEWHERE or command in MAKE_UP or any(command in script.commands for script in BY_HAND)
     return not known and not ON_A_CLUSTER.match(command)
 
 
@@ -211,10 +213,11 @@ def test_make_up_prints_one_line_answers_a_call_and_ends_on_ctrl_c(command: str,
             process.wait(timeout=10)
 
 
-def test_the_programs_started_by_hand_answer_a_call(tmp_path: Path) -> None:
+@pytest.mark.parametrize("script", BY_HAND, ids=[script.name for script in BY_HAND])
+def test_the_programs_started_by_hand_answer_a_call(script: Script, tmp_path: Path) -> None:
     """On free ports, and with loopback as the address that clients reach."""
-    ports = {port: free_port() for port in ("7200", "7280", "3478", "9478", "8080")}
-    text = "\n".join(BY_HAND.commands).replace("192.0.2.10", "127.0.0.1")
+    text = re.sub(r"192\.0\.2\.\d+", "127.0.0.1", "\n".join(script.commands))
+    ports = {port: free_port() for port in sorted(set(re.findall(r"(?<=:)\d{4}\b", text)))}
     text = re.sub(rf"(?<=:)({'|'.join(ports)})\b", lambda match: ports[match[1]], text)
     *starts, call = text.splitlines()
     assert call.startswith("usher call ")
