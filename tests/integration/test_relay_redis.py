@@ -238,7 +238,7 @@ def test_five_hundred_flows_go_on_at_another_relay(
         figures = {"before": before, "after": crowd.longest()}
         print(f"\ngaps, p50 p99 max in s, with a packet every {every} s: {figures}")
         record_property("gaps", figures)
-        assert figures["after"][-1] <= every + 0.2
+        assert figures["after"][-1] <= figures["before"][-1] + 0.2, "beside the gaps that this machine makes anyway"
         metrics = second.metrics()
         found = metrics['usher_relay_lookups_total{event="found_store"}']
         loaded = metrics['usher_relay_lookups_total{event="found_loaded"}']
