@@ -8,7 +8,7 @@ page pointed at 127.0.0.1 (DNS rebinding), to read who calls. Elsewhere names ar
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from math import isinf
 from typing import Any
@@ -27,6 +27,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from usher_core.decimals import read_decimal
 from usher_core.internal_api import HeldKeys
 from usher_relay.engine.interface import Engine
+from usher_relay.trunk.peering import EndpointView
 from usher_shell.loopback_names import is_loopback_authority
 from usher_shell.watched_file import SourceStatus
 
@@ -62,9 +63,11 @@ class Admin:
         leaving: Callable[[], bool],
         registry: CollectorRegistry,
         *,
+        peers: Callable[[], Sequence[EndpointView]] | None = None,
         local: bool = False,
     ) -> None:
         self._engine = engine
+        self._peers = peers
         self._routes = routes
         self._leaving = leaving
         self._registry = registry
@@ -119,7 +122,8 @@ class Admin:
     def _list_routes(self, request: Request) -> Response:
         source = asdict(self._routes())
         source["age"] = None if source["age"] is None else round(source["age"], 3)
-        return _listing("routes", request, self._engine.routes, {"source": source})
+        peers = {} if self._peers is None else {"peers": [asdict(view) for view in self._peers()]}
+        return _listing("routes", request, self._engine.routes, {"source": source, **peers})
 
     def _list_flows(self, request: Request) -> Response:
         idle = self._engine.snapshot().idle

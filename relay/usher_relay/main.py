@@ -121,6 +121,7 @@ class _Relay:
             self._routes.status,
             lambda: self._phase is Phase.LEAVING,
             registry,
+            peers=None if peering is None else peering.endpoints,
             local=is_loopback_host(split_host_port(settings.admin)[0]),
         )
         self._server = HttpServer(

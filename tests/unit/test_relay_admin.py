@@ -16,6 +16,7 @@ from usher_relay.counters import Counters, Drop, FlowEvent
 from usher_relay.engine.interface import FlowView, RouteView, Snapshot, SocketStatus
 from usher_relay.metrics import relay_registry
 from usher_relay.trunk.peer_table import PeerTable
+from usher_relay.trunk.peering import EndpointView
 from usher_shell.watched_file import SourceStatus
 
 SNAPSHOT = Snapshot(
@@ -69,11 +70,14 @@ class Rig:
     source: SourceStatus = GOOD
     leaving: bool = False
     local: bool = False
+    peers: tuple[EndpointView, ...] | None = None
 
     def __post_init__(self) -> None:
         sources = {"routes": lambda: self.source, "keys": lambda: self.source}
         registry = relay_registry(self.engine, sources)
-        self.app = Admin(self.engine, lambda: self.source, lambda: self.leaving, registry, local=self.local).app()
+        peers = None if self.peers is None else lambda: self.peers or ()
+        admin = Admin(self.engine, lambda: self.source, lambda: self.leaving, registry, peers=peers, local=self.local)
+        self.app = admin.app()
 
     def get(self, path: str, method: str = "GET", host: str = "relay", **params: str) -> httpx.Response:
         async def ask() -> httpx.Response:
@@ -244,3 +248,10 @@ def test_a_data_thread_that_does_not_answer_is_said_so(rig: Rig) -> None:
 def test_only_get(rig: Rig) -> None:
     assert rig.get("/flows", "POST").status_code == 405
     assert rig.status("/") == 404
+
+
+def test_routes_show_how_the_endpoints_of_peers_are_where_there_are_peers(rig: Rig) -> None:
+    assert "peers" not in rig.get("/routes").json()
+    view = EndpointView(2, "198.51.100.7:3479", up=True, rtt_ms=20.4, loss=0.05, sent=20, answered=19)
+    (shown,) = Rig(peers=(view,)).get("/routes").json()["peers"]
+    assert (shown["cluster"], shown["address"], shown["up"], shown["rtt_ms"]) == (2, "198.51.100.7:3479", True, 20.4)
