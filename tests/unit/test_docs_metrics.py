@@ -24,6 +24,8 @@ from usher_operator.metrics import OperatorMetrics
 from usher_relay.counters import Counters
 from usher_relay.engine.interface import Snapshot, SocketStatus
 from usher_relay.metrics import RelayCollector
+from usher_relay.store.counters import StoreCounters
+from usher_relay.store.metrics import StoreCollector
 from usher_relay.trunk.metrics import PeersCollector
 from usher_relay.trunk.peering import EndpointView
 from usher_shell.pod_watch import PodWatch
@@ -115,7 +117,7 @@ def once_each(values: Any) -> Counter[str]:
 
 
 def relay_metrics() -> list[Metric]:
-    held = tuple(HeldKey(kind, "1", state) for kind in ("ice", "hop") for state in KeyState)
+    held = tuple(HeldKey(kind, "1", state) for kind in ("ice", "hop", "store") for state in KeyState)
     snapshot = Snapshot(Counters(), 1, 1, 1, 1, 1, held, 0.1, 1.0)
     engines = [
         SimpleNamespace(name=name, snapshot=lambda: snapshot, sockets=lambda: [SocketStatus("1", 1, 1, 0)])
@@ -124,10 +126,12 @@ def relay_metrics() -> list[Metric]:
     good = SourceStatus("file", loaded=True, age=0.0, fault="")
     watch = PodWatchCollector(PodWatch(("voice",)), "usher_relay")
     sources = {"routes": lambda: good, "keys": lambda: good, "peers": lambda: good}
-    collectors = [RelayCollector(engine, sources) for engine in engines]
+    redis: Any = SimpleNamespace(is_up=True, refuses_writes=False)
+    store = StoreCollector(StoreCounters(), redis)
+    collectors = [RelayCollector(engine, sources, with_store=True) for engine in engines]
     peers = PeersCollector(lambda: [EndpointView(2, "198.51.100.7:3479", True, 20.0, 0.0, 1, 1)])
     by_name: dict[str, Metric] = {}
-    for metric in (metric for collector in (*collectors, watch, peers) for metric in collector.collect()):
+    for metric in (metric for collector in (*collectors, watch, peers, store) for metric in collector.collect()):
         by_name.setdefault(metric.name, Metric(metric.name, "", metric.type)).samples.extend(metric.samples)
     return list(by_name.values())
 
@@ -302,7 +306,7 @@ async def test_the_page_has_every_label_with_all_its_values(exported: Exported) 
 
 
 async def test_values_are_explained() -> None:
-    headings = re.compile(r"(Reasons|Events|Outcomes) of `|Routes of")
+    headings = re.compile(r"(Reasons|Results|Events|Outcomes) of `|Routes of")
     explained = [row for row in rows(PAGE) if headings.match(row.heading)]
     assert explained
     assert [row.cells[0] for row in explained if not row.cells[1]] == []
