@@ -296,6 +296,22 @@ def test_a_cancelled_response_loses_its_own_audio_and_no_other(over: dict[str, A
     assert rig.kinds[-1] == "stopped"
 
 
+def test_a_cancelled_response_without_audio_leaves_what_is_played_as_it_is() -> None:
+    rig = Rig()
+    for sample in range(10):
+        delta = base64.b64encode(bytes((sample, 0)) * 2_400).decode()
+        ids = {"response_id": "resp_1", "item_id": "item_1", "content_index": 0}
+        rig.server(type="response.output_audio.delta", delta=delta, **ids)
+    rig.server(type="response.done", response={"id": "resp_1", "status": "completed"})
+    rig.wait(40)
+    rig.server(type="response.created", response={"id": "resp_2"})
+    rig.server(type="response.done", response={"id": "resp_2", "status": "cancelled"})
+    rig.wait(1_500)
+    assert bytes(rig.call.played) == b"".join(bytes((sample, 0)) * 2_400 for sample in range(10)), "once, in order"
+    assert rig.kinds[-1] == "stopped"
+    assert "cleared" not in rig.kinds
+
+
 def test_a_server_that_truncates_by_itself_is_not_told() -> None:
     rig = Rig(truncates=False)
     rig.speak("resp_1", "item_1", 300)
@@ -389,6 +405,7 @@ def test_base64_that_is_none_is_dropped_and_the_answer_goes_on() -> None:
     assert rig.counters.dropped_bytes["bad_audio"] > 0
     rig.speak("r", "i", 100)
     rig.wait(300)
+    assert bytes(rig.call.played) == silence(100), "None is no base64 of noise"
     assert rig.kinds[-1] == "stopped"
 
 

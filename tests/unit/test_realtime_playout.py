@@ -58,8 +58,9 @@ class Player:
     def interrupt(self, *responses: str) -> list[Truncation]:
         self.look()
         stopped = self.playout.interrupt(responses or None)
-        self.queue.clear()
-        self.look()
+        if stopped.responses:
+            self.queue.clear()
+            self.look()
         return list(stopped.truncations)
 
 

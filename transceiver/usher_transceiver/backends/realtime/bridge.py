@@ -216,8 +216,9 @@ class Bridge:
             self._tell(self._playout.finish(response_id))
 
     def _on_delta(self, event: Event) -> None:
-        delta = str(event.get("delta", ""))
-        part = self._part(event)
+        delta, part = event.get("delta"), self._part(event)
+        if not isinstance(delta, str):
+            delta = ""
         try:
             data = a2b_base64(delta)
         except ValueError:

@@ -215,10 +215,12 @@ class Playout:
     # Interruptions
 
     def interrupt(self, responses: Container[str] | None = None) -> Interruption:
-        """Drop the unplayed audio of these responses, None: of all. First `advance`; then clear the play queue, and
-        hand it what `take(0)` returns.
+        """Drop the unplayed audio of these responses, None: of all. First `advance`; then, if any was hit, clear the
+        play queue, and hand it what `take(0)` returns.
         """
         hit = tuple(known for known in self._responses if responses is None or known in responses)
+        if not hit:
+            return Interruption((), ())
         truncations = tuple(
             Truncation(part.item_id, part.content_index, amount.played // BYTES_PER_MS)
             for part, amount in self._parts.items()
