@@ -1,6 +1,9 @@
 """Fields of JSON objects that somebody may neither see nor set, at any depth.
 
 Where `instructions` are private, so is what a message of the system says: it is instructions by another way.
+
+Names are compared without regard to case: some servers take `Instructions` for `instructions` (Go's encoding/json folds
+names as Unicode does, so that even a long s counts as one).
 """
 
 from __future__ import annotations
@@ -26,8 +29,8 @@ def find_private(value: Any, private: Collection[str], levels: int = MAX_LEVELS)
         return ".role"
     # The way is written only where there is something, on the way back: names may be long, and many.
     for name, child in value.items() if isinstance(value, dict) else enumerate(value):
-        if name in private:
-            return f".{name}"
+        if isinstance(name, str) and name.casefold() in private:
+            return f".{name}"[:MAX_WHERE]
         found = find_private(child, private, levels - 1)
         if found is not None:
             return f".{name[:MAX_WHERE]}{found}"[:MAX_WHERE] if isinstance(name, str) else f"[{name}]{found}"
@@ -47,13 +50,17 @@ def without_private(value: Any, private: Collection[str], levels: int = MAX_LEVE
     else:
         is_prompt = _is_prompt(value, private)
         kept = {
-            name: [] if is_prompt and name == "content" else without_private(child, private, levels - 1)
+            name: [] if is_prompt and name.casefold() == "content" else without_private(child, private, levels - 1)
             for name, child in value.items()
-            if name not in private
+            if name.casefold() not in private
         }
         is_same = len(kept) == len(value) and all(kept[name] is value[name] for name in kept)
     return value if is_same else kept
 
 
 def _is_prompt(value: dict[str, Any], private: Collection[str]) -> bool:
-    return INSTRUCTIONS in private and value.get("role") in _PROMPTING_ROLES
+    return INSTRUCTIONS in private and any(
+        isinstance(role, str) and role.casefold() in _PROMPTING_ROLES
+        for name, role in value.items()
+        if name.casefold() == "role"
+    )

@@ -37,6 +37,8 @@ def nested(levels: int, leaf: Any) -> Any:
         ),
         ({"type": "conversation.item.create", "item": {"role": "developer"}}, "item.role"),
         ({"type": "session.update", "session": [[{"tools": 1}]]}, "session[0][0].tools"),
+        ({"type": "response.create", "response": [{"input": [{"role": "system"}]}]}, "response[0].input[0].role"),
+        ({"type": "session.update", "tools": []}, "tools"),
     ],
 )
 def test_private_fields_can_not_be_set_by_any_event(event: dict[str, Any], param: str) -> None:
@@ -44,6 +46,51 @@ def test_private_fields_can_not_be_set_by_any_event(event: dict[str, Any], param
     assert found is not None
     assert found[1] == param
     assert refusal(OPEN, event) is None
+
+
+LONG_S = "\u017f"
+
+
+@pytest.mark.parametrize(
+    ("event", "param"),
+    [
+        ({"type": "response.create", "Type": "session.update"}, "Type"),
+        ({"type": "response.create", "TYPE": "response.create"}, "TYPE"),
+        ({"type": "response.create", f"{LONG_S}ession": {}}, f"{LONG_S}ession"),
+        ({"type": "response.create", "Response": {"Instructions": "x"}}, "Response"),
+        ({"type": "conversation.item.create", "ITEM": {"role": "system"}}, "ITEM"),
+        ({"type": "session.update", "session": {"Instructions": "x"}}, "session.Instructions"),
+        ({"type": "session.update", "session": {f"in{LONG_S}tructions": "x"}}, f"session.in{LONG_S}tructions"),
+        ({"type": "session.update", "session": {"a": [{"TOOLS": []}]}}, "session.a[0].TOOLS"),
+        ({"type": "session.update", "Tools": []}, "Tools"),
+        ({"type": "response.create", "response": {"Input": []}}, "response.Input"),
+        ({"type": "conversation.item.create", "item": {"Role": "system"}}, "item.role"),
+        ({"type": "conversation.item.create", "item": {"role": f"{LONG_S}ystem"}}, "item.role"),
+        ({"type": "conversation.item.create", "item": {"role": "Developer"}}, "item.role"),
+    ],
+)
+def test_no_other_spelling_gets_by_that_some_server_takes_for_the_name(event: dict[str, Any], param: str) -> None:
+    found = refusal(NO_PROMPT, event)
+    assert found is not None
+    assert found[1] == param
+    assert refusal(OPEN, event) is None
+
+
+def test_a_second_type_gets_by_no_policy_that_names_types() -> None:
+    event = {"type": "response.create", "Type": "session.update", "session": {}}
+    for policy in (EventPolicy(deny=("session.update",)), EventPolicy(allow=("response.create",))):
+        found = refusal(policy, event)
+        assert found is not None
+        assert found[1] == "Type"
+
+
+def test_private_fields_are_cut_however_they_are_spelt() -> None:
+    event = {"type": "x", "Session": {"Tools": 1, "voice": "v"}, "item": {"ROLE": "System", "Content": ["secret"]}}
+    assert visible(NO_PROMPT, event) == {
+        "type": "x",
+        "Session": {"voice": "v"},
+        "item": {"ROLE": "System", "Content": []},
+    }
 
 
 @pytest.mark.parametrize(

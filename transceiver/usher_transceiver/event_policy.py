@@ -1,7 +1,10 @@
 """A key's policy at work on events: what its holder may not send, and what it does not get to see.
 
 Rules:
-* A private field is one in the `session`, `response` or `item` of an event, at any depth.
+* A private field is one in the `session`, `response` or `item` of an event, at any depth. In what is sent it is also a
+  member of an event of the protocol itself: there are servers that take a model there.
+* Some servers read names without regard to case, so names are compared so; and what is sent with a `Type`, `Session` or
+  the like, which such a server could take for the one that is judged here, is refused.
 * Instructions come by other ways, too: as a message of the system, and within the `input` of a `response.create`. Where
   `instructions` are private, an event with either is refused, and the content of such a message is cut.
 * What is refused is refused as a whole: half of an event would be something that nobody has asked for.
@@ -12,7 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from usher_core.event_policy import EventPolicy
+from usher_core.event_policy import CLIENT_EVENTS, OPEN, EventPolicy
 from usher_core.private_fields import INSTRUCTIONS, MAX_WHERE, find_private, without_private
 
 Event = dict[str, Any]
@@ -20,22 +23,32 @@ Event = dict[str, Any]
 HOLDERS = ("session", "response", "item")
 """Members of an event in which fields can be private. Deltas, of which there are many, have none of them."""
 
+_JUDGED = ("type", *HOLDERS)
+_NOT_ALLOWED = "Your key does not allow this field."
+
 
 def refusal(policy: EventPolicy, event: Event) -> tuple[str, str] | None:
     """Return why the holder may not send an event, as message and `param`; None when it may."""
     kind: str = event["type"]
     if not policy.allows(kind):
         return "Your key does not allow events of this type.", "type"
-    if not policy.private:
+    if policy == OPEN:
         return None
-    if INSTRUCTIONS in policy.private:
-        response = event.get("response")
-        if isinstance(response, dict) and "input" in response:
-            return "Your key does not allow `input`: it may hold instructions.", "response.input"
+    for name in event:
+        folded = name.casefold()
+        if folded in policy.private and kind in CLIENT_EVENTS:
+            return _NOT_ALLOWED, name[:MAX_WHERE]
+        if folded in _JUDGED and name != folded:
+            return f"Your key does not allow this spelling of `{folded}`.", name[:MAX_WHERE]
+    response = event.get("response")
+    if INSTRUCTIONS in policy.private and isinstance(response, dict):
+        for name in response:
+            if name.casefold() == "input":
+                return "Your key does not allow `input`: it may hold instructions.", f"response.{name}"
     for holder in HOLDERS:
         where = find_private(event.get(holder), policy.private)
         if where is not None:
-            return "Your key does not allow this field.", (holder + where)[:MAX_WHERE]
+            return _NOT_ALLOWED, (holder + where)[:MAX_WHERE]
     return None
 
 
@@ -44,8 +57,9 @@ def visible(policy: EventPolicy, event: Event) -> Event:
     if not policy.private:
         return event
     cut = {}
-    for holder in HOLDERS:
-        value = event.get(holder)
-        if isinstance(value, dict | list) and (kept := without_private(value, policy.private)) is not value:
-            cut[holder] = kept
+    for name, value in event.items():
+        if not isinstance(value, dict | list) or name.casefold() not in HOLDERS:
+            continue
+        if (kept := without_private(value, policy.private)) is not value:
+            cut[name] = kept
     return {**event, **cut} if cut else event
