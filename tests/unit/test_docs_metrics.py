@@ -188,7 +188,7 @@ def transceiver_metrics() -> list[Metric]:
     keys: Any = SimpleNamespace(is_wrong=False)
     bridge = realtime.RealtimeCounters(
         calls=once_each(realtime.OUTCOMES),
-        events=once_each(("to_upstream", "from_upstream")),
+        events=once_each(realtime.DIRECTIONS),
         dropped_bytes=once_each(realtime.DROPS),
         truncations=once_each(realtime.TRUNCATIONS),
     )

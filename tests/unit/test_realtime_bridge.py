@@ -13,7 +13,7 @@ from openai.types.realtime import RealtimeClientEvent, RealtimeServerEvent
 from pydantic import TypeAdapter
 
 from usher_transceiver.backends.realtime import faults
-from usher_transceiver.backends.realtime.bridge import LOOK_S, PLAY_OUT_S, Bridge
+from usher_transceiver.backends.realtime.bridge import LOOK_S, MAX_EVENTS_WAITING, PLAY_OUT_S, Bridge
 from usher_transceiver.backends.realtime.counters import RealtimeCounters
 from usher_transceiver.backends.realtime.outbox import Outbox
 from usher_transceiver.media.frame import FRAME_BYTES, AudioFrame, Origin
@@ -41,6 +41,7 @@ class FakeCall:
         self.texts: list[str] = []
         self.session: Mapping[str, Any] | None = None
         self.ended = ""
+        self.events_waiting_bytes = 0
 
     @property
     def queued_ms(self) -> int:
@@ -334,17 +335,27 @@ def test_the_servers_error_about_a_truncation_of_ours_is_counted_and_not_shown()
     assert rig.kinds[-1] == "error"
 
 
-def test_the_server_is_not_read_while_two_minutes_wait_and_nothing_is_lost() -> None:
+def test_the_server_is_not_read_while_five_minutes_wait_and_nothing_is_lost() -> None:
     rig = Rig()
     minute = base64.b64encode(silence(60_000)).decode()
     ids = {"response_id": "resp_1", "item_id": "item_1", "content_index": 0}
-    for wants in (True, True, False):
+    for wants in (True, True, True, True, True, False):
         rig.server(type="response.output_audio.delta", delta=minute, **ids)
         assert rig.bridge.wants_more is wants
     rig.wait(61_000)
     assert rig.bridge.wants_more
-    rig.wait(121_000)
-    assert len(rig.call.played) == 180_000 * 48
+    rig.wait(301_000)
+    assert len(rig.call.played) == 360_000 * 48
+
+
+def test_the_server_is_not_read_while_the_client_takes_no_events() -> None:
+    rig = Rig()
+    assert rig.bridge.look_in is None
+    rig.call.events_waiting_bytes = MAX_EVENTS_WAITING + 1
+    assert not rig.bridge.wants_more
+    assert rig.bridge.look_in == LOOK_S, "nobody tells when the channel has room"
+    rig.call.events_waiting_bytes = MAX_EVENTS_WAITING
+    assert rig.bridge.wants_more
 
 
 def test_audio_beyond_its_bound_drops_the_oldest_and_events_beyond_theirs_are_refused_to_their_sender() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 CONNECT_BUCKETS_S = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -19,18 +20,24 @@ OUTCOMES = (
     "stalled",
     "internal_error",
 )
+DIRECTIONS = ("to_upstream", "from_upstream")
 DROPS = ("audio_overflow", "event_overflow", "cancelled_audio", "bad_audio", "bad_event")
 TRUNCATIONS = ("partly_heard", "unheard", "refused")
+
+
+def _zeros(names: tuple[str, ...]) -> Callable[[], Counter[str]]:
+    # A series that begins at 1 has no rate: the first refused call would raise no alert.
+    return lambda: Counter(dict.fromkeys(names, 0))
 
 
 @dataclass(slots=True)
 class RealtimeCounters:
     """Plain numbers, read at a scrape."""
 
-    calls: Counter[str] = field(default_factory=Counter)
-    events: Counter[str] = field(default_factory=Counter)
-    dropped_bytes: Counter[str] = field(default_factory=Counter)
-    truncations: Counter[str] = field(default_factory=Counter)
+    calls: Counter[str] = field(default_factory=_zeros(OUTCOMES))
+    events: Counter[str] = field(default_factory=_zeros(DIRECTIONS))
+    dropped_bytes: Counter[str] = field(default_factory=_zeros(DROPS))
+    truncations: Counter[str] = field(default_factory=_zeros(TRUNCATIONS))
     queued_bytes: int = 0
     """What waits for all WebSockets together."""
     connects: list[int] = field(default_factory=lambda: [0] * (len(CONNECT_BUCKETS_S) + 1))
