@@ -37,6 +37,7 @@ class FakeCall:
     given_session: Mapping[str, Any] = MappingProxyType({"instructions": "Be brief."})
     metadata: Mapping[str, str] = MappingProxyType({})
     queued_ms = 0
+    events_waiting_bytes = 0
     played_ms = 0
 
     def __init__(self) -> None:

@@ -72,6 +72,8 @@ EVENTS = st.fixed_dictionaries(
 class Call:
     """A play queue that plays when it is told to."""
 
+    events_waiting_bytes = 0
+
     def __init__(self) -> None:
         self.queue = 0
         self.forwarded: list[str] = []

@@ -141,7 +141,7 @@ def test_a_response_starts_with_its_first_audio_played_and_stops_when_finished_a
     assert player.playout.finish("resp_without_audio") == []
 
 
-def test_the_playout_is_full_when_two_minutes_wait_and_remembers_some_interrupted_responses() -> None:
+def test_the_playout_is_full_when_five_minutes_wait_and_remembers_some_interrupted_responses() -> None:
     playout = Playout()
     playout.add(ONE, pcm(MAX_WAITING_MS - 1))
     assert not playout.is_full

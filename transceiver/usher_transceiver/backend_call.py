@@ -22,6 +22,7 @@ class LiveCall:
         hang_up: Callable[[str], None],
         hang_up_when_told: Callable[[str], None],
         given_session: Mapping[str, Any],
+        events_waiting_bytes: Callable[[], int],
     ) -> None:
         self._id = session_id
         self._metadata = metadata
@@ -30,6 +31,7 @@ class LiveCall:
         self._hang_up = hang_up
         self._hang_up_when_told = hang_up_when_told
         self._given_session = given_session
+        self._events_waiting_bytes = events_waiting_bytes
         self._ended = False
 
     @property
@@ -46,6 +48,11 @@ class LiveCall:
     def given_session(self) -> Mapping[str, Any]:
         """The session object as it came with the call."""
         return self._given_session
+
+    @property
+    def events_waiting_bytes(self) -> int:
+        """Of events, what waits for the client to take it."""
+        return self._events_waiting_bytes()
 
     @property
     def metadata(self) -> Mapping[str, str]:

@@ -187,6 +187,7 @@ class Session:
             self._backend_ends,
             self._backend_says_farewell,
             facts.session,
+            lambda: self.participant.channel_bytes,
         )
         trace = {} if facts.traceparent is None else {"trace": facts.traceparent}
         self._log = log.bind(session=facts.session_id, backend=facts.backend, **trace)

@@ -108,6 +108,10 @@ class ForwardingCall(BackendCall, Protocol):
     def given_session(self) -> Mapping[str, Any]:
         """The session object as the creator of the call gave it, with nothing of ours in it."""
 
+    @property
+    def events_waiting_bytes(self) -> int:
+        """Of events, what waits for the client to take it; its channel holds 1 MiB, and drops what comes then."""
+
     def forward(self, event: Event, text: str) -> None:
         """Send an event to the client as it is written; kept (bounded) until the channel is open."""
 

@@ -13,7 +13,7 @@ Rules:
 * Barge-in: speech (unless the session says that it does not interrupt) and the client's `clear` drop what waits of all
   responses, and what still comes for those that are being made; a cancelled response drops its own. Each part that lost
   audio is truncated at what was played of it, unless the server does that itself.
-* While too much waits to be played, `wants_more` is False and the server is not read.
+* While too much waits, audio to be played or events for the client, `wants_more` is False and the server is not read.
 * A lost server: what waits is played, 30 s at most; then one `error` event, and the call ends.
 
 What the session's input format is to be is known when a `session.update` goes up, since the server takes what it gets
@@ -50,6 +50,8 @@ CLEAR = "output_audio_buffer.clear"
 PLAY_OUT_S = 30.0
 """Of what a lost server had said; enough for a long sentence."""
 BEGIN_LOOK_S, LOOK_S = 0.02, 0.1
+MAX_EVENTS_WAITING = 524_288
+"""Bytes of events on their way to the client; the largest one still fits into its channel beside them."""
 MAX_ACTIVE = 16
 """Responses that are being made at once; servers make one, and some beside the conversation."""
 MAX_NESTING = 128
@@ -64,6 +66,9 @@ class BridgeCall(Protocol):
 
     @property
     def queued_ms(self) -> int: ...
+
+    @property
+    def events_waiting_bytes(self) -> int: ...
 
     def play(self, pcm: bytes) -> int: ...
 
@@ -108,12 +113,12 @@ class Bridge:
     @property
     def wants_more(self) -> bool:
         """Whether the server should be read."""
-        return not self._playout.is_full
+        return not self._playout.is_full and self._call.events_waiting_bytes <= MAX_EVENTS_WAITING
 
     @property
     def look_in(self) -> float | None:
         """Seconds until `look` has something to do at the latest; None: no earlier than something happens."""
-        if self._over or (self._playout.is_idle and self._fault is None):
+        if self._over or (self._playout.is_idle and self._fault is None and self.wants_more):
             return None
         return BEGIN_LOOK_S if self._playout.is_about_to_begin else LOOK_S
 

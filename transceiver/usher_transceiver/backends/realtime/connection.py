@@ -3,7 +3,7 @@
 Rules:
 * A reader and a writer, each a task: what one waits for holds up neither the other nor the call's audio.
 * While the bridge wants no more, the socket is not read; TCP then slows the server down.
-* A message that can't be written within `STALL_LIMIT_S`, or audio that can't be played for `FULL_LIMIT_S`, ends it.
+* A message that can't be written within `STALL_LIMIT_S`, or no room for what comes for `FULL_LIMIT_S`, ends it.
 * Redirects are not followed: the key is for this server.
 * Neither log nor fault names address, key or header; not even the library may log.
 """

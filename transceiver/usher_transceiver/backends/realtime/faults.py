@@ -26,7 +26,7 @@ UNREACHABLE = Fault("upstream_unreachable", "The model's server can't be reached
 NO_WEBSOCKET = Fault("upstream_handshake", "The model's server speaks no WebSocket.", "refused", "upstream_failed")
 TIMEOUT = Fault("upstream_timeout", "The model's server does not answer.", "timeout", "upstream_failed")
 STALLED = Fault("upstream_stalled", "The model's server takes no more audio.", "stalled", "upstream_closed")
-OVERFULL = Fault("playback_stalled", "The model's audio can't be played.", "stalled", "upstream_closed")
+OVERFULL = Fault("playback_stalled", "What the model's server sends can't be passed on.", "stalled", "upstream_closed")
 INTERNAL = Fault("internal_error", "The connection to the model's server failed.", "internal_error", "upstream_closed")
 
 

@@ -23,8 +23,10 @@ from typing import Literal, NamedTuple
 BYTES_PER_MS = 48
 AHEAD_MS = 400
 """In the play queue: enough for a timer that comes 100 ms late, little to take back."""
-MAX_WAITING_MS = 120_000
-"""As much as the play queue of a call holds; 5.8 MB."""
+MAX_WAITING_MS = 300_000
+"""14.4 MB. Longer than a model speaks at a time (4096 tokens are some 200 s): while it is not read, its
+`speech_started` waits behind the audio.
+"""
 MAX_CANCELLED = 64
 """Interrupted responses that late audio is known by."""
 MAX_PARTS = 1_024
