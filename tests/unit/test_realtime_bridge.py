@@ -14,7 +14,8 @@ from pydantic import TypeAdapter
 
 from usher_transceiver.backends.realtime import faults
 from usher_transceiver.backends.realtime.bridge import LOOK_S, MAX_EVENTS_WAITING, PLAY_OUT_S, Bridge
-from usher_transceiver.backends.realtime.counters import RealtimeCounters
+from usher_transceiver.backends.realtime.counters import DIRECTIONS, DROPS, OUTCOMES, TRUNCATIONS, RealtimeCounters
+from usher_transceiver.backends.realtime.metrics import RealtimeCollector
 from usher_transceiver.backends.realtime.outbox import Outbox
 from usher_transceiver.media.frame import FRAME_BYTES, AudioFrame, Origin
 
@@ -205,7 +206,7 @@ def test_speech_interrupts_drops_late_audio_and_truncates_each_item_at_what_was_
     assert rig.kinds[-2:] == ["input_audio_buffer.speech_started", "cleared"]
     assert rig.call.events[-1]["response_id"] == "resp_2"
     assert rig.cuts() == [("item_2", 0, 200)]
-    assert rig.counters.truncations == {"partly_heard": 1}
+    assert +rig.counters.truncations == {"partly_heard": 1}
     late = {"response_id": "resp_2", "item_id": "item_3", "content_index": 0, "delta": "AAAA"}
     rig.server(type="response.output_audio.delta", **late)
     rig.server(type="response.done", response={"id": "resp_2", "status": "cancelled"})
@@ -225,7 +226,7 @@ def test_an_answer_that_only_waited_is_truncated_at_nothing() -> None:
     rig.wait(100)
     rig.server(**SPEECH_STARTED)
     assert rig.cuts() == [("item_1", 0, 100), ("item_2", 0, 0)]
-    assert rig.counters.truncations == {"partly_heard": 1, "unheard": 1}
+    assert +rig.counters.truncations == {"partly_heard": 1, "unheard": 1}
     assert rig.kinds[-2:] == ["cleared", "cleared"]
 
 
@@ -505,4 +506,17 @@ def test_audio_comes_down_in_the_format_of_the_session_at_its_own_length_and_lev
     rig.wait(100)
     rig.server(**SPEECH_STARTED)
     [(item, _, end)] = rig.cuts()
-    assert (item, end <= 500 + 600) == ("i", True)
+    assert (item, end) == ("i", 500 + 100)
+
+
+def test_all_that_may_be_counted_is_shown_before_it_happens_so_that_the_first_of_a_kind_has_a_rate() -> None:
+    shown = {
+        (metric.name.removeprefix("usher_transceiver_realtime_"), *sample.labels.values())
+        for metric in RealtimeCollector(RealtimeCounters()).collect()
+        for sample in metric.samples
+        if sample.value == 0.0
+    }
+    assert {("calls", outcome) for outcome in OUTCOMES} <= shown
+    assert {("dropped_bytes", reason) for reason in DROPS} <= shown
+    assert {("truncations", kind) for kind in TRUNCATIONS} <= shown
+    assert {("events", direction) for direction in DIRECTIONS} <= shown
