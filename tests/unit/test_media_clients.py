@@ -15,7 +15,7 @@ from usher_core.rtp import is_rtcp
 from usher_transceiver.media.codec import Codec, EncoderSettings
 from usher_transceiver.media.frame import FRAME_BYTES, SAMPLE_RATE, Origin
 from usher_transceiver.media.opus import LibOpus
-from usher_transceiver.media.opus_packet import dtx_packet
+from usher_transceiver.media.opus_packet import dtx_packet, has_redundancy
 from usher_transceiver.media.opus_pyav import PyAvOpus
 from usher_transceiver.media.rtp import RtpPacket, build_rtp, parse_rtp
 from usher_transceiver.media.stream import AudioStream
@@ -154,3 +154,36 @@ def test_another_source_in_the_middle_of_speech_is_heard_at_once() -> None:
     assert frequency(pcm(ear)[SECOND // 2 : SECOND * 2 - SECOND // 4]) == pytest.approx(440, abs=2)
     assert frequency(pcm(ear)[SECOND * 2 + SECOND // 4 : -SECOND // 4]) == pytest.approx(880, abs=2)
     assert ear.longest_stall() <= 0.06
+
+
+@pytest.mark.needs("libopus")
+def test_what_carries_the_packet_before_is_told_from_the_outside_of_an_opus_packet() -> None:
+    plain, redundant = (LibOpus().encoder(EncoderSettings()) for _ in range(2))
+    redundant.expect_loss(20)
+    sweep = b"".join(tone(hertz, seconds=0.2) for hertz in range(300, 1300, 100))
+    assert not any(has_redundancy(plain.encode(frame)) for frame in frames_of(sweep))
+    assert sum(has_redundancy(redundant.encode(frame)) for frame in frames_of(sweep)) > 50  # of 100
+    # Two frames of 20 ms in one of 40, speech in both: the third bit says it.
+    assert has_redundancy(bytes((2 << 3, 0b1110_0000)))
+    assert not has_redundancy(bytes((2 << 3, 0b1101_1111)))
+    assert not has_redundancy(bytes((1 << 3,)))
+
+
+@pytest.mark.needs("libopus")
+def test_a_loss_that_the_next_packet_repairs_is_waited_for() -> None:
+    """Without jitter the least delay would be one at which in-band FEC always comes too late."""
+    encoder = LibOpus().encoder(EncoderSettings())
+    encoder.expect_loss(20)
+    payloads = [encoder.encode(frame) for frame in frames_of(tone(440, seconds=1))] * 30
+    sent = [
+        Arrival(n * 0.02, build_rtp(RtpPacket(111, n & 0xFFFF, n * 960, THEIRS, payload)))
+        for n, payload in enumerate(payloads)
+    ]
+    for phase in (0.005, 0.011, 0.015):
+        ear = Ear()
+        stream = AudioStream(OURS, LibOpus(), ear, 0.0, Random(1))
+        run(stream, ear, network(sent, Random(3), loss=0.05), 29.9, phase=phase)
+        stats = stream.stats(29.9)
+        assert stats.lost > 50
+        assert stats.recovered > 0.7 * stats.lost
+        assert stats.delay_ms < 50

@@ -64,6 +64,9 @@ class PayloadFormat(Protocol):
     def is_dtx(self, payload: bytes) -> bool:
         """Tell whether the packet says "silence from here on"."""
 
+    def has_redundancy(self, payload: bytes) -> bool:
+        """Tell whether `Decoder.recover` makes more of this packet than `Decoder.conceal` does of nothing."""
+
     def silence(self, like: bytes) -> bytes:
         """Return a packet of 20 ms of silence, to follow `like`; made without an encoder."""
 

@@ -14,6 +14,9 @@ _FIRST_TARGET: Final = 0.020
 _STEP_UP: Final = 0.002
 _RATIO: Final = 32  # so 97 of 100 packets come in time
 _STEP_DOWN: Final = _STEP_UP / _RATIO
+_REPAIR_STEP_UP: Final = 3 * _STEP_UP
+"""A repair in time makes a loss unheard, which is worth 20 ms sooner than a late packet is: from about 1 % loss on."""
+_REPAIR_MARGIN: Final = 0.010  # by how much a lag may stay below the target (reorder rule 5)
 _WINDOW: Final = 3.0
 
 
@@ -33,8 +36,8 @@ class DelayEstimator:
         """Forget the network's best: the media clock has jumped. The target stays."""
         self._now_best = self._previous_best = None
 
-    def observe(self, now: float, media_time: float, weight: int = 1) -> float:
-        """Take the arrival of a packet and return its lateness; `weight` is of how many late ones it counts as."""
+    def observe(self, now: float, media_time: float) -> float:
+        """Take the arrival of a packet and return its lateness."""
         transit = now - media_time
         if self._now_best is None:
             self._now_best = self._previous_best = self.base = transit
@@ -47,9 +50,18 @@ class DelayEstimator:
             self._now_best = transit
             self._move_base()
         lateness = transit - self.base
-        step = weight * _STEP_UP if lateness > self.target else -_STEP_DOWN
+        step = _STEP_UP if lateness > self.target else -_STEP_DOWN
         self.target = min(max(self.target + step, 0.0), _MAX_TARGET)
         return lateness
+
+    def observe_repair(self, now: float, media_time: float) -> None:
+        """Take the arrival of what can replace a packet that has not come: too late, it counts as several late ones.
+
+        In time it counts as nothing, for the packet itself may still come.
+        """
+        lateness = now - media_time - self.base
+        if lateness > self.target:
+            self.target = min(self.target + _REPAIR_STEP_UP, lateness + _REPAIR_MARGIN, _MAX_TARGET)
 
     def _move_base(self) -> None:
         assert self._now_best is not None

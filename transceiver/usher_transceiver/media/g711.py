@@ -43,6 +43,9 @@ class G711Format:
     def is_dtx(self, payload: bytes) -> bool:
         return False
 
+    def has_redundancy(self, payload: bytes) -> bool:
+        return False
+
     def silence(self, like: bytes) -> bytes:
         return self._silence
 

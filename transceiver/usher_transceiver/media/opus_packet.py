@@ -12,6 +12,7 @@ _SILK: Final = (480, 960, 1920, 2880)
 _HYBRID: Final = (480, 960)
 _CELT: Final = (120, 240, 480, 960)
 _FRAME_SAMPLES: Final = _SILK * 3 + _HYBRID * 2 + _CELT * 4
+_FIRST_CELT: Final = 16
 
 
 def packet_duration(packet: bytes) -> int:
@@ -39,6 +40,16 @@ def is_dtx(packet: bytes) -> bool:
     return len(packet) <= 2
 
 
+def has_redundancy(packet: bytes) -> bool:
+    """Tell whether the packet also carries the one before it (in-band FEC; RFC 6716 section 4.2.4)."""
+    configuration, code = packet[0] >> 3, packet[0] & 3
+    if configuration >= _FIRST_CELT or code or len(packet) < 2:
+        return False  # CELT has none; of packets of several frames nobody sends any in calls
+    # After one bit of speech detection for each 20 ms: the first bits of a frame are coded as they are.
+    frames = max(1, _FRAME_SAMPLES[configuration] // 960)
+    return bool(packet[1] >> (7 - frames) & 1)
+
+
 def dtx_packet(like: bytes) -> bytes:
     """Return the packet of one empty frame in the configuration of `like`: what libopus sends in DTX."""
     return bytes((like[0] & 0xFC,))
@@ -50,6 +61,7 @@ class OpusFormat:
     silence_interval = 20  # 400 ms, as libopus (RFC 6716 section 2.1.9)
     duration = staticmethod(packet_duration)
     is_dtx = staticmethod(is_dtx)
+    has_redundancy = staticmethod(has_redundancy)
     silence = staticmethod(dtx_packet)
 
 

@@ -12,8 +12,8 @@ The rules, from the point of view of `pull`:
    the lag has grown by what was made up; if a later one comes, the time made up counts against the gap.
 5. After a pause (the start, DTX, rule 4) the first packet waits until its lag reaches the target.
 6. Too much lag for some time: one packet is decoded but not played (`Action.SKIP`); at once when it is quiet.
-7. A copy of a packet (RED) comes with a later one and takes its place, unless what was made up fills that already. It
-   counts as a late arrival, and as more than one: where 1 % and more are lost, the lag grows until copies come in time.
+7. A copy of a packet (RED) comes with a later one and takes its place, unless what was made up fills that already.
+   Where 1 % and more are lost, the lag grows until copies come in time, and in-band FEC of the next packet likewise.
 
 A lag beyond `_MAX_LAG` can only come from a stall of our own; it is cut at once. Packets held are bounded.
 """
@@ -40,8 +40,6 @@ _MAX_TIME_JUMP: Final = 2.0
 _MAX_TIME_JUMP_AFTER_SILENCE: Final = 0.3  # some devices stop their RTP clock while they are mute
 _SILENCE: Final = 0.5
 _CLOCK_VOTES: Final = 3
-_COPY_WEIGHT: Final = 3
-"""A copy in time makes a loss unheard, which is worth 20 ms sooner than a late packet is."""
 
 
 class Action(Enum):
@@ -162,6 +160,9 @@ class JitterBuffer:
             self.counts.late += 1
             return
         self._packets[number] = _Held(time, samples, payload)
+        before = number - 1
+        if before >= self._expected and before not in self._packets and self._format.has_redundancy(payload):
+            self.delay.observe_repair(now, (time - samples) / OPUS_CLOCK)
         if len(self._packets) > _MAX_PACKETS:
             self._drop_oldest()
 
@@ -174,7 +175,7 @@ class JitterBuffer:
         if number < self._expected or number in self._packets:
             return
         time = (self._timestamp.last + self._timestamp.distance(timestamp)) * self._scale
-        self.delay.observe(now, time / OPUS_CLOCK, _COPY_WEIGHT)
+        self.delay.observe_repair(now, time / OPUS_CLOCK)
         if self._position + self._made_up < time + samples:
             self._packets[number] = _Held(time, samples, payload)
             self.counts.repaired += 1
@@ -228,9 +229,10 @@ class JitterBuffer:
 
     def _fill(self, number: int, head: _Held, now: float) -> Step:
         """Rule 3: `number` is there, the expected packet before it is not."""
-        if self._lag_of(now, self._position) < self.delay.target:
-            return self._make_up()  # early enough to wait for it
         missing = number - self._expected
+        repaired = missing == 1 and self._format.has_redundancy(head.payload)
+        if self._lag_of(now, self._position) < self.delay.target - (_EXCESS if repaired else 0):
+            return self._make_up()  # early enough to wait for it
         samples = (head.time - self._position) // missing
         if not 0 < samples <= 6 * _FRAME or samples % 120:
             return self._make_up()  # lost packets within a pause: what they said cannot be known
