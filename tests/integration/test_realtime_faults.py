@@ -56,6 +56,18 @@ async def assert_ends_with_one_error(caller: Caller, code: str, reason: str) -> 
     assert await caller.end_reason() == reason
 
 
+async def test_a_hang_up_frees_the_server_at_once(bridge: Bridge) -> None:
+    async with serving(bridge) as server, calling(bridge.fleet.url, USHER_KEY) as caller:
+        connection = await server.wait_for_connection()
+        caller.send({"type": "response.create"})
+        await caller.wait_for("output_audio_buffer.started")
+        began = time.monotonic()
+        await caller.hang_up()
+        assert await connection.wait_until_closed() - began <= FREED_WITHIN_S
+        assert connection.close_code in (1000, 1001)
+        assert await caller.end_reason() == "client_closed"
+
+
 @pytest.mark.parametrize(
     ("status", "code"),
     [
@@ -139,18 +151,6 @@ async def test_a_caller_without_events_talks_interrupts_and_is_hung_up(bridge: B
         assert time.monotonic() - gone <= 0.5 + ENDS_WITHIN_S
     assert 0 < caller.heard_ms(OLD) < 3000
     assert caller.heard_ms(NEW) == pytest.approx(500, abs=40)
-
-
-async def test_a_hang_up_frees_the_server_at_once(bridge: Bridge) -> None:
-    async with serving(bridge) as server, calling(bridge.fleet.url, USHER_KEY) as caller:
-        connection = await server.wait_for_connection()
-        caller.send({"type": "response.create"})
-        await caller.wait_for("output_audio_buffer.started")
-        began = time.monotonic()
-        await caller.hang_up()
-        assert await connection.wait_until_closed() - began <= FREED_WITHIN_S
-        assert connection.close_code in (1000, 1001)
-        assert await caller.end_reason() == "client_closed"
 
 
 async def test_a_server_that_stalls_delays_no_audio(bridge: Bridge) -> None:
