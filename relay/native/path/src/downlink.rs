@@ -72,42 +72,44 @@ struct Batch<'a> {
     unix_ms: u32,
 }
 
-/// Appends to `sends` the client datagrams of a batch of hop datagrams, each given with its source, to `heres` every
-/// HERE, and to `onward` what goes on to ingress relays.
-pub fn forward<'a>(
-    state: &mut State,
-    sends: &mut Vec<ClientSend>,
-    heres: &mut Vec<Here>,
-    onward: &mut Onward,
-    now: f64,
-    unix_ms: u32,
-    datagrams: impl Iterator<Item = (&'a [u8], Endpoint)>,
-) {
-    state.counters.downlink.batches += 1;
-    let mut batch = Batch { keys: Arc::clone(&state.keys), state, sends, heres, onward, now, unix_ms };
-    for (number, (datagram, source)) in datagrams.enumerate() {
-        batch.state.counters.downlink.received += 1;
-        if let Err(refused) = batch.take(number as u32, datagram, source) {
-            batch.state.counters.drop(refused);
-        }
-    }
+/// Where the hop datagrams of a batch come from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// Transceivers of ours.
+    Transceivers,
+    /// Relays of other clusters, over trunks.
+    Peers,
 }
 
-/// Appends to `sends` the client datagrams of a batch that came over trunks, each given with its source.
-pub fn from_peers<'a>(
+/// What comes of a batch.
+pub struct Out<'a> {
+    /// Takes the client datagrams.
+    pub sends: &'a mut Vec<ClientSend>,
+    /// Takes every HERE.
+    pub heres: &'a mut Vec<Here>,
+    /// Takes what goes on to ingress relays.
+    pub onward: &'a mut Onward,
+}
+
+/// Puts what comes of a batch of hop datagrams, each given with its source, into `out`.
+pub fn forward<'a>(
     state: &mut State,
-    sends: &mut Vec<ClientSend>,
-    heres: &mut Vec<Here>,
-    onward: &mut Onward,
+    side: Side,
+    out: Out<'_>,
     now: f64,
     unix_ms: u32,
     datagrams: impl Iterator<Item = (&'a [u8], Endpoint)>,
 ) {
     state.counters.downlink.batches += 1;
+    let Out { sends, heres, onward } = out;
     let mut batch = Batch { keys: Arc::clone(&state.keys), state, sends, heres, onward, now, unix_ms };
     for (number, (datagram, source)) in datagrams.enumerate() {
         batch.state.counters.downlink.received += 1;
-        if let Err(refused) = batch.take_from_peer(number as u32, datagram, source) {
+        let outcome = match side {
+            Side::Transceivers => batch.take(number as u32, datagram, source),
+            Side::Peers => batch.take_from_peer(number as u32, datagram, source),
+        };
+        if let Err(refused) = outcome {
             batch.state.counters.drop(refused);
         }
     }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crate::bundle::{Bundler, HopDatagram};
-use crate::downlink::{self, ClientSend, Here};
+use crate::downlink::{self, ClientSend, Here, Side};
 use crate::hop::{PathKey, RouteKey};
 use crate::inlet;
 use crate::keys::Keys;
@@ -164,7 +164,8 @@ impl Forwarder {
         outbox.clear();
         outbox.heres.clear();
         let Outbox { heres, onward, .. } = outbox;
-        downlink::forward(&mut self.state, sends, heres, onward, now, milliseconds(unix) as u32, datagrams);
+        let out = downlink::Out { sends, heres, onward };
+        downlink::forward(&mut self.state, Side::Transceivers, out, now, milliseconds(unix) as u32, datagrams);
         if !outbox.heres.is_empty() {
             outbox.slots.free();
             let Outbox { slots, grams, questions, heres, .. } = outbox;
@@ -186,7 +187,8 @@ impl Forwarder {
         outbox.clear();
         outbox.heres.clear();
         let Outbox { heres, onward, .. } = outbox;
-        downlink::from_peers(&mut self.state, sends, heres, onward, now, milliseconds(unix) as u32, datagrams);
+        let out = downlink::Out { sends, heres, onward };
+        downlink::forward(&mut self.state, Side::Peers, out, now, milliseconds(unix) as u32, datagrams);
     }
 
     /// Puts what comes of one batch from relays where clients of ours entered, each given with its source, into `outbox`.
