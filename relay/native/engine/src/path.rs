@@ -4,7 +4,7 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use usher_relay_path::downlink::ClientSend;
+use usher_relay_path::downlink::{ClientSend, Side};
 use usher_relay_path::exchange::{Exchange, Named};
 use usher_relay_path::flows::LocalId;
 use usher_relay_path::forwarder::{Forwarder, Outbox};
@@ -106,7 +106,7 @@ impl Path {
         datagrams: Vec<(Vec<u8>, PyEndpoint)>,
     ) -> (Vec<PyClientSend<'py>>, Vec<PyHopSend<'py>>, Vec<PyHopSend<'py>>) {
         let mut sends = Vec::new();
-        self.forwarder.from_transceivers(now, unix, received(&datagrams), &mut sends, &mut self.outbox);
+        self.forwarder.from_hops(Side::Transceivers, now, unix, received(&datagrams), &mut sends, &mut self.outbox);
         (to_clients(py, sends, &datagrams), self.sent(py), onward(py, &self.outbox, &datagrams))
     }
 
@@ -119,7 +119,7 @@ impl Path {
         datagrams: Vec<(Vec<u8>, PyEndpoint)>,
     ) -> Vec<PyClientSend<'py>> {
         let mut sends = Vec::new();
-        self.forwarder.from_peers(now, unix, received(&datagrams), &mut sends, &mut self.outbox);
+        self.forwarder.from_hops(Side::Peers, now, unix, received(&datagrams), &mut sends, &mut self.outbox);
         to_clients(py, sends, &datagrams)
     }
 

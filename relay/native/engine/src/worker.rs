@@ -22,7 +22,7 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use usher_relay_path::counters::Drop;
-use usher_relay_path::downlink::ClientSend;
+use usher_relay_path::downlink::{ClientSend, Side};
 use usher_relay_path::exchange::Exchange;
 use usher_relay_path::forwarder::Outbox;
 use usher_relay_path::hop::{PathKey, client_address};
@@ -100,7 +100,7 @@ pub struct Worker {
     packets: Vec<Packet>,
     outbox: Outbox,
     to_transceivers: Sender,
-    from_transceivers: Receiver,
+    from_hops: Receiver,
     hop_areas: Box<[u8]>,
     answers: Vec<ClientSend>,
     next_tick: f64,
@@ -123,7 +123,7 @@ impl Worker {
             packets: Vec::with_capacity(BATCH),
             outbox: Outbox::new(BATCH, config.bundle.is_some()),
             to_transceivers: Sender::new(BATCH, BATCH * usher_relay_path::packets::COPIES, config.upstream_is_ipv6),
-            from_transceivers: Receiver::new(BATCH),
+            from_hops: Receiver::new(BATCH),
             hop_areas: vec![0; BATCH * HOP_AREA].into(),
             answers: Vec::with_capacity(SENDS),
             next_tick: 0.0,
@@ -173,7 +173,7 @@ impl Worker {
             self.from_store(now, unix);
         }
         if fds[1].revents != 0 {
-            self.from_transceivers(now, unix);
+            self.from_hops(Side::Transceivers, self.config.upstream, now, unix);
         }
         let others = fds.get(CLIENTS_AT..).unwrap_or_default();
         let (listeners, trunks) = others.split_at(others.len().min(self.clients.len()));
@@ -184,7 +184,7 @@ impl Worker {
             if Some(fd.fd) == self.config.trunk {
                 self.from_ingress(fd.fd, now, unix);
             } else {
-                self.from_peers(fd.fd, now, unix);
+                self.from_hops(Side::Peers, fd.fd, now, unix);
             }
         }
     }
@@ -273,16 +273,16 @@ impl Worker {
 
     /// Receives hop datagrams and returns how many there are.
     fn receive_hops(&mut self, fd: RawFd) -> usize {
-        let count = self.from_transceivers.receive(fd, self.hop_areas.chunks_exact_mut(HOP_AREA)).unwrap_or(0);
+        let count = self.from_hops.receive(fd, self.hop_areas.chunks_exact_mut(HOP_AREA)).unwrap_or(0);
         self.is_busy |= count == BATCH;
         count
     }
 
-    fn from_transceivers(&mut self, now: f64, unix: f64) {
-        let count = self.receive_hops(self.config.upstream);
-        let Self { shared, from_transceivers, hop_areas, answers, outbox, .. } = self;
-        let datagrams = received(from_transceivers, hop_areas, count);
-        shared.lock().from_transceivers(now, unix, datagrams, answers, outbox);
+    fn from_hops(&mut self, side: Side, fd: RawFd, now: f64, unix: f64) {
+        let count = self.receive_hops(fd);
+        let Self { shared, from_hops, hop_areas, answers, outbox, .. } = self;
+        let datagrams = received(from_hops, hop_areas, count);
+        shared.lock().from_hops(side, now, unix, datagrams, answers, outbox);
         self.send_to_clients();
         self.send_to_transceivers(now);
         if let Some(trunk) = self.config.trunk {
@@ -290,18 +290,10 @@ impl Worker {
         }
     }
 
-    fn from_peers(&mut self, fd: RawFd, now: f64, unix: f64) {
-        let count = self.receive_hops(fd);
-        let Self { shared, from_transceivers, hop_areas, answers, outbox, .. } = self;
-        let datagrams = received(from_transceivers, hop_areas, count);
-        shared.lock().from_peers(now, unix, datagrams, answers, outbox);
-        self.send_to_clients();
-    }
-
     fn from_ingress(&mut self, trunk: RawFd, now: f64, unix: f64) {
         let count = self.receive_hops(trunk);
-        let Self { shared, from_transceivers, hop_areas, outbox, .. } = self;
-        let datagrams = received(from_transceivers, hop_areas, count);
+        let Self { shared, from_hops, hop_areas, outbox, .. } = self;
+        let datagrams = received(from_hops, hop_areas, count);
         shared.lock().from_ingress(now, unix, datagrams, outbox);
         self.send_onward(self.config.upstream);
         let Self { shared, outbox, to_transceivers, .. } = self;
@@ -311,8 +303,8 @@ impl Worker {
 
     /// Sends datagrams on that were received last, with their records as they came.
     fn send_onward(&mut self, fd: RawFd) {
-        let Self { shared, outbox, to_transceivers, from_transceivers, hop_areas, .. } = self;
-        let area = |number: u32| &hop_areas[number as usize * HOP_AREA..][..from_transceivers.length(number as usize)];
+        let Self { shared, outbox, to_transceivers, from_hops, hop_areas, .. } = self;
+        let area = |number: u32| &hop_areas[number as usize * HOP_AREA..][..from_hops.length(number as usize)];
         let datagrams = outbox.onward.iter(area).map(|(to, pieces)| (to, None, pieces));
         to_transceivers.send(fd, datagrams, |_, error| shared.lock().state.counters.drop(drop_reason(error)));
     }

@@ -150,10 +150,12 @@ impl Forwarder {
         outbox.questions.build(&self.state.routes, &self.state.stamp(milliseconds(unix)));
     }
 
-    /// Puts the client datagrams for one batch of hop datagrams, each given with its source, into `sends`, and into
-    /// `outbox` the hop datagrams for what had waited until a transceiver said that it is its own.
-    pub fn from_transceivers<'a>(
+    /// Puts the client datagrams for one batch of hop datagrams, each given with its source, into `sends`. Into `outbox`
+    /// come the hop datagrams for what had waited until a transceiver said that it is its own, and what goes on to
+    /// ingress relays.
+    pub fn from_hops<'a>(
         &mut self,
+        side: Side,
         now: f64,
         unix: f64,
         datagrams: impl Iterator<Item = (&'a [u8], Endpoint)>,
@@ -165,30 +167,13 @@ impl Forwarder {
         outbox.heres.clear();
         let Outbox { heres, onward, .. } = outbox;
         let out = downlink::Out { sends, heres, onward };
-        downlink::forward(&mut self.state, Side::Transceivers, out, now, milliseconds(unix) as u32, datagrams);
+        downlink::forward(&mut self.state, side, out, now, milliseconds(unix) as u32, datagrams);
         if !outbox.heres.is_empty() {
             outbox.slots.free();
             let Outbox { slots, grams, questions, heres, .. } = outbox;
             uplink::release(&mut self.state, Out { slots, grams, unknown: None, questions }, now, heres);
             self.build(unix, outbox);
         }
-    }
-
-    /// Puts the client datagrams for one batch from relays of other clusters, each given with its source, into `sends`.
-    pub fn from_peers<'a>(
-        &mut self,
-        now: f64,
-        unix: f64,
-        datagrams: impl Iterator<Item = (&'a [u8], Endpoint)>,
-        sends: &mut Vec<ClientSend>,
-        outbox: &mut Outbox,
-    ) {
-        sends.clear();
-        outbox.clear();
-        outbox.heres.clear();
-        let Outbox { heres, onward, .. } = outbox;
-        let out = downlink::Out { sends, heres, onward };
-        downlink::forward(&mut self.state, Side::Peers, out, now, milliseconds(unix) as u32, datagrams);
     }
 
     /// Puts what comes of one batch from relays where clients of ours entered, each given with its source, into `outbox`.

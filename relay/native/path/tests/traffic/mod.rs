@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha1::Sha1;
+use usher_relay_path::downlink::Side;
 use usher_relay_path::forwarder::{Forwarder, Outbox};
 use usher_relay_path::hop::{self, ALIVE, HopMac, MAC_AT, OUTER_LENGTH, OVERHEAD, PathKey, RouteKey, TO_CLIENT};
 use usher_relay_path::keys::{HopKey, IceKey, KeyState, Keys};
@@ -61,7 +62,7 @@ fn forwarder() -> Forwarder {
     for client in 0..FLOWS {
         let answer = answer(client);
         let one = std::iter::once((&answer[..], transceiver()));
-        forwarder.from_transceivers(1.0, UNIX, one, &mut sends, &mut outbox);
+        forwarder.from_hops(Side::Transceivers, 1.0, UNIX, one, &mut sends, &mut outbox);
         assert_eq!(sends.len(), 1, "an answer is accepted");
     }
     forwarder
@@ -154,7 +155,14 @@ fn from_transceivers(batches: u32) {
     for batch in 0..batches {
         let from = batch as usize * BATCH % answers.len();
         let datagrams = answers[from..from + BATCH].iter().map(|answer| (&answer[..], transceiver()));
-        forwarder.from_transceivers(2.0 + f64::from(batch) / 1000.0, UNIX, datagrams, &mut sends, &mut outbox);
+        forwarder.from_hops(
+            Side::Transceivers,
+            2.0 + f64::from(batch) / 1000.0,
+            UNIX,
+            datagrams,
+            &mut sends,
+            &mut outbox,
+        );
         assert_eq!(sends.len(), BATCH, "of batch {batch}");
     }
 }
