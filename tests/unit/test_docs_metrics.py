@@ -48,6 +48,7 @@ from usher_transceiver import (
 from usher_transceiver.backends.realtime import counters as realtime
 from usher_transceiver.backends.realtime.metrics import RealtimeCollector
 from usher_transceiver.backends.watch import BackendWatch
+from usher_transceiver.call_histograms import CallHistograms
 from usher_transceiver.ice import CheckOutcome
 from usher_transceiver.metrics import TransceiverCollector
 from usher_transceiver.process_load import ProcessLoad
@@ -154,6 +155,8 @@ def transceiver_metrics() -> list[Metric]:
         channel_bytes=0,
         refused_events=0,
         audio=Counter(),
+        play_queue_ms=0,
+        histograms=CallHistograms(),
         backend_watch=BackendWatch(lambda: 0.0),
         transaction_ids=0,
         observers=0,

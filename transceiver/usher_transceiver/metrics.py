@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from usher_transceiver.call_histograms import Histogram
 from usher_transceiver.hop_socket import HopSocket
 from usher_transceiver.media.ticker import LATENESS_S, Ticker
 from usher_transceiver.mux import Mux
@@ -77,12 +78,20 @@ class TransceiverCollector(Collector):
         yield _gauge("channel_bytes", "Waiting to be sent on the data channels of all calls", waiting)
         yield _counter("events_dropped", "Events that did not fit the channel or its queue", self._sessions.lost_events)
 
+        stages = self._sessions.histograms.setup
+        yield _histograms("setup_seconds", "From the offer to each stage of a call's set-up", "stage", stages)
+
     def _of_audio(self) -> Iterable[Metric]:
         counts = self._sessions.audio
         packets = {event: counts[event] for event in PACKET_EVENTS}
         yield _counters("audio_packets", "RTP packets of all calls, by what happened to them", "event", packets)
         seconds = {event: counts[f"{event}_ms"] / 1000 for event in ("concealed", "played", "unplayed")}
         yield _counters("audio_seconds", "Audio made up, played, and dropped from the play queue", "event", seconds)
+        waiting = self._sessions.play_queue_ms / 1000
+        yield _gauge("play_queue_seconds", "Audio that waits to be played, of all calls", waiting)
+        histograms = self._sessions.histograms
+        yield _histogram("jitter_seconds", "Jitter of the packets of clients, of ended calls", histograms.jitter)
+        yield _histogram("round_trip_seconds", "Round trip by RTCP, of ended calls", histograms.round_trip)
 
     def _of_backends(self) -> Iterable[Metric]:
         watch = self._sessions.backend_watch
@@ -162,6 +171,17 @@ def _lateness(ticker: Ticker) -> Metric:
     return HistogramMetricFamily(
         f"{_PREFIX}tick_lateness_seconds", "How late ticks came: the lag of the loop", buckets, ticker.lateness_sum
     )
+
+
+def _histogram(name: str, text: str, histogram: Histogram) -> Metric:
+    return HistogramMetricFamily(_PREFIX + name, text, histogram.buckets, histogram.sum)
+
+
+def _histograms(name: str, text: str, label: str, histograms: Mapping[str, Histogram]) -> Metric:
+    family = HistogramMetricFamily(_PREFIX + name, text, labels=(label,))
+    for value, histogram in histograms.items():
+        family.add_metric((value,), histogram.buckets, histogram.sum)
+    return family
 
 
 def _gauges(name: str, text: str, label: str, values: Mapping[str, int]) -> Metric:

@@ -38,6 +38,7 @@ from usher_transceiver.audio_parameters import stream_parameters
 from usher_transceiver.backends.protocol import Backend, BackendConfig, BackendFactory
 from usher_transceiver.backends.registry import BackendFailedError, load_backends, make_backend
 from usher_transceiver.backends.watch import BackendWatch
+from usher_transceiver.call_histograms import CallHistograms
 from usher_transceiver.certificate import Certificate
 from usher_transceiver.dtls import Dtls
 from usher_transceiver.expiring import ExpiringMap
@@ -125,6 +126,7 @@ class SessionRegistry:
         self.refused: Counter[str] = Counter()
         self.ended: Counter[str] = Counter()
         self.observers_dropped: Counter[str] = Counter()
+        self.histograms = CallHistograms()
         self._past_unsent = 0
         self._past_lost_events = 0
         self._past_not_allowed = 0
@@ -174,6 +176,11 @@ class SessionRegistry:
     def channel_bytes(self) -> int:
         """What waits to be sent on the data channels of all sessions."""
         return sum(session.participant.channel_bytes for session in self._sessions.values())
+
+    @property
+    def play_queue_ms(self) -> int:
+        """Audio that waits to be played in all sessions."""
+        return sum(session.stream.queued_ms for session in self._sessions.values())
 
     @property
     def audio(self) -> Counter[str]:
@@ -400,7 +407,9 @@ class SessionRegistry:
         assert session.end_reason is not None
         self.ended[session.end_reason] += 1
         now = self.clock()
-        self._ended.put(now, session.facts.session_id, session.info(now))
+        info = session.info(now)
+        self.histograms.note(info.timings, session.stream.stats(now))
+        self._ended.put(now, session.facts.session_id, info)
         if not self._sessions:
             self._empty.set()
 
