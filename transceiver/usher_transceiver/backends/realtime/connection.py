@@ -23,6 +23,7 @@ from usher_transceiver.backends.realtime.bridge import Bridge
 from usher_transceiver.backends.realtime.counters import RealtimeCounters
 from usher_transceiver.backends.realtime.faults import Fault
 from usher_transceiver.backends.realtime.outbox import Outbox
+from usher_transceiver.backends.realtime.paced import PacedConnection
 from usher_transceiver.backends.realtime.upstream import Target, silent_logger
 
 STALL_LIMIT_S = 20.0
@@ -134,6 +135,7 @@ class Connection:
             max_queue=MAX_FRAMES,
             compression=None,
             logger=silent_logger(),
+            create_connection=PacedConnection,
         )
 
     async def _talk(self, socket: ClientConnection) -> Fault:

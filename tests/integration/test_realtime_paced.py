@@ -1,0 +1,123 @@
+"""A Realtime server that floods its WebSocket holds up no other call and fills no memory."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+from websockets.frames import CloseCode
+from websockets.utils import accept_key
+
+from tests.integration.test_realtime_connection import make_certificate, port_of
+from tests.transceiver_rig import until
+from usher_transceiver.backends.realtime.paced import MAX_AT_ONCE, MAX_UNSENT, PacedConnection
+
+EMPTY_PING = b"\x89\x00"
+LARGE_PING = b"\x89\x7d" + bytes(125)
+SMALL_EVENT = b'\x81\x0c{"type":"a"}'
+
+
+@asynccontextmanager
+async def flood(frames: bytes) -> AsyncIterator[int]:
+    """Serve WebSockets that send these bytes for ever and take no answer; yield the port."""
+
+    async def on_client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        key = next(line.split(": ")[1] for line in head if line.lower().startswith("sec-websocket-key"))
+        answer = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        writer.write(f"{answer}Sec-WebSocket-Accept: {accept_key(key)}\r\n\r\n".encode())
+        try:
+            while True:
+                writer.write(frames)
+                await writer.drain()
+        except OSError:
+            writer.transport.abort()
+
+    async with await asyncio.start_server(on_client, "127.0.0.1", 0) as server:
+        yield port_of(server)
+
+
+def dial(port: int, tls: ssl.SSLContext | None = None) -> connect:
+    scheme = "ws" if tls is None else "wss"
+    uri = f"{scheme}://127.0.0.1:{port}"
+    return connect(uri, ssl=tls, max_queue=4, compression=None, create_connection=PacedConnection)
+
+
+@pytest.mark.parametrize("frame", [EMPTY_PING, SMALL_EVENT], ids=["pings", "events"])
+async def test_only_so_much_is_read_between_two_turns_of_the_loop(
+    frame: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, turn, read = asyncio.get_running_loop(), 0, dict[int, int]()
+    library = ClientConnection.data_received
+
+    def count(self: ClientConnection, data: bytes) -> None:
+        read[turn] = read.get(turn, 0) + len(data)
+        library(self, data)
+
+    def next_turn() -> None:
+        nonlocal turn
+        turn += 1
+        loop.call_soon(next_turn)
+
+    monkeypatch.setattr(ClientConnection, "data_received", count)
+    loop.call_soon(next_turn)
+    async with flood(frame * 20_000) as port, asyncio.timeout(20), dial(port) as socket:
+        reading = asyncio.create_task(drain(socket))
+        await until(lambda: sum(read.values()) >= 50 * MAX_AT_ONCE, "read for some turns")
+        socket.transport.abort()
+        await reading
+    assert max(read.values()) <= MAX_AT_ONCE
+
+
+async def test_a_server_that_pings_and_takes_no_answer_is_cut_off_before_they_fill_the_memory() -> None:
+    async with flood(LARGE_PING * 2_000) as port, asyncio.timeout(60), dial(port) as socket:
+        most = 0
+        while not socket.transport.is_closing():
+            most = max(most, socket.transport.get_write_buffer_size())
+            await asyncio.sleep(0)
+        with pytest.raises(ConnectionClosed):
+            await socket.recv()
+    assert most <= MAX_UNSENT
+
+
+@pytest.mark.parametrize("over_tls", [False, True])
+async def test_all_that_a_server_said_before_it_closed_arrives_in_order(
+    over_tls: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    server_tls = client_tls = None
+    if over_tls:
+        folder = tmp_path_factory.mktemp("tls")
+        server_tls = make_certificate(folder)
+        client_tls = ssl.create_default_context(cafile=str(folder / "cert.pem"))
+    sent = [f"{number}:" + "x" * (number * 97 % 30_000) for number in range(300)]
+
+    async def speak(socket: ServerConnection) -> None:
+        for text in sent:
+            await socket.send(text)
+
+    async with (
+        serve(speak, "127.0.0.1", 0, ssl=server_tls) as server,
+        asyncio.timeout(20),
+        dial(port_of(server), client_tls) as socket,
+    ):
+        heard = []
+        async for text in socket:
+            heard.append(text)
+            if len(heard) % 50 == 0:
+                await asyncio.sleep(0.02)  # the library holds up the socket meanwhile
+    assert heard == sent
+    assert socket.close_code == CloseCode.NORMAL_CLOSURE
+
+
+async def drain(socket: ClientConnection) -> None:
+    try:
+        while True:
+            await socket.recv()
+    except ConnectionClosed:
+        return
