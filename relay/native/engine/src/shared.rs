@@ -8,6 +8,9 @@ use usher_relay_path::forwarder::Forwarder;
 use usher_relay_path::hop::{PathKey, RouteKey};
 use usher_relay_path::routes::Routes;
 
+/// Answers of the store that a worker has not read: more than can be asked for in two seconds.
+const MOST_ANSWERS: usize = 32_768;
+
 /// What others may look at while a worker runs.
 pub struct Shared {
     forwarder: Mutex<Forwarder>,
@@ -42,9 +45,12 @@ impl Shared {
         self.forwarder.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands over what the store has said; the worker is to be woken then.
+    /// Hands over what the store has said; the worker is to be woken then. One that stands still hears no more than
+    /// [`MOST_ANSWERS`]: later, nothing would wait for them any more.
     pub fn answer(&self, answers: &[Answer]) {
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(answers);
+        let mut unread = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = MOST_ANSWERS.saturating_sub(unread.len());
+        unread.extend_from_slice(&answers[..room.min(answers.len())]);
     }
 
     /// What the store has said since the last call.
