@@ -8,11 +8,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use usher_relay_path::counters::{Counters, Drop, FlowEvent, Traffic};
+use usher_relay_path::endpoint::Endpoint;
 use usher_relay_path::flows::{Flow, State as FlowState};
 use usher_relay_path::hop::RouteKey;
 use usher_relay_path::keys::{HopKey, IceKey, KeyState, Keys, KeysFault};
 use usher_relay_path::peers::Peer;
-use usher_relay_path::routes::{Endpoint, LiveRoute};
+use usher_relay_path::routes::LiveRoute;
 use usher_relay_path::state::Limits;
 
 use crate::engine::{Engine, Options, Sockets};

@@ -5,11 +5,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use usher_relay_path::downlink::{ClientSend, Side};
+use usher_relay_path::endpoint::Endpoint;
 use usher_relay_path::exchange::{Exchange, Named};
 use usher_relay_path::flows::LocalId;
 use usher_relay_path::forwarder::{Forwarder, Outbox};
 use usher_relay_path::packets::Packet;
-use usher_relay_path::routes::{Endpoint, Routes};
+use usher_relay_path::routes::Routes;
 
 use crate::door::{
     PyAnswer, PyFlow, PyKeys, PyPeer, PyRoute, counters, read_keys, read_limits, read_peer, read_route, view_flows,

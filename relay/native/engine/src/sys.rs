@@ -9,7 +9,7 @@ use std::mem::{size_of, zeroed};
 use std::os::fd::RawFd;
 use std::ptr;
 
-use usher_relay_path::routes::{Endpoint, mapped};
+use usher_relay_path::endpoint::{Endpoint, mapped};
 
 /// Bytes of control messages per datagram: one `IP_PKTINFO` or `IPV6_PKTINFO` with its header, aligned.
 const CONTROL: usize = 64;

@@ -23,11 +23,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use usher_relay_path::counters::Drop;
 use usher_relay_path::downlink::{ClientSend, Side};
+use usher_relay_path::endpoint::Endpoint;
 use usher_relay_path::exchange::Exchange;
 use usher_relay_path::forwarder::Outbox;
 use usher_relay_path::hop::{PathKey, client_address};
 use usher_relay_path::packets::{Packet, Slot};
-use usher_relay_path::routes::Endpoint;
 
 use crate::locals::Locals;
 use crate::shared::Shared;

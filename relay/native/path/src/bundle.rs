@@ -7,11 +7,12 @@
 //! * Nothing is copied: a datagram is a list of pieces, each a slot's record header and payload, the first with the
 //!   outer part in front.
 
+use crate::endpoint::Endpoint;
 use crate::hop::{self, MAC_AT, MAC_PAYLOAD_LENGTH, OUTER_LENGTH, RECORD_LENGTH};
 use crate::inlet::OVER_A_TRUNK;
 use crate::packets::{Gram, Slots};
 use crate::peers::cluster_of;
-use crate::routes::{Endpoint, Routes};
+use crate::routes::Routes;
 use crate::state::{Stamp, State};
 
 /// The longest hop datagram that is made of several records. Jumbo frames carry no more, and loopback's 64 KiB would

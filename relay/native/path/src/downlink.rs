@@ -19,6 +19,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::counters::Drop;
+use crate::endpoint::Endpoint;
 use crate::flows::LocalId;
 use crate::hop::{
     self, ALIVE, HopFault, HopMac, LAST_PART, Parsed, PathKey, RouteKey, SPLIT, TIME_WINDOW_MS, TO_CLIENT,
@@ -26,7 +27,6 @@ use crate::hop::{
 use crate::inlet::span;
 use crate::keys::Keys;
 use crate::restamped::{Head, Onward};
-use crate::routes::Endpoint;
 use crate::state::State;
 use crate::waiting::Ssrc;
 

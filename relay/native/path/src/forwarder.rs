@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::bundle::{Bundler, HopDatagram};
 use crate::downlink::{self, ClientSend, Here, Side};
+use crate::endpoint::Endpoint;
 use crate::hop::{PathKey, RouteKey};
 use crate::inlet;
 use crate::keys::Keys;
@@ -14,7 +15,7 @@ use crate::packets::{COPIES, Gram, Packet, Slots};
 use crate::peers::Peer;
 use crate::questions::Questions;
 use crate::restamped::Onward;
-use crate::routes::{Endpoint, Routes};
+use crate::routes::Routes;
 use crate::state::{Limits, State};
 use crate::uplink::{self, Out};
 

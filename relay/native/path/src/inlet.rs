@@ -18,13 +18,13 @@ use std::sync::Arc;
 
 use crate::counters::Drop;
 use crate::datagram::{Kind, kind};
+use crate::endpoint::Endpoint;
 use crate::hop::{
     self, HopFault, OUTER_LENGTH, Parsed, RECORD_LENGTH, Record, RouteKey, SPLIT, TIME_WINDOW_MS, TO_CLIENT,
 };
 use crate::keys::Keys;
 use crate::peers::Cluster;
 use crate::restamped::{Head, Onward};
-use crate::routes::Endpoint;
 use crate::state::{Stamp, State};
 use crate::{stun, ufrag};
 

@@ -8,6 +8,7 @@ pub mod bundle;
 pub mod counters;
 pub mod datagram;
 pub mod downlink;
+pub mod endpoint;
 pub mod exchange;
 pub mod few;
 mod flow;

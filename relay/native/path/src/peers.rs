@@ -6,8 +6,8 @@
 use core::hash::Hasher;
 use siphasher::sip::SipHasher24;
 
+use crate::endpoint::Endpoint;
 use crate::hop::{PathKey, RouteKey};
-use crate::routes::Endpoint;
 
 /// The two bytes of a cluster id.
 pub type Cluster = [u8; 2];

@@ -1,7 +1,8 @@
 //! The WHO-HAS datagrams of one batch: each question to every live transceiver.
 
+use crate::endpoint::Endpoint;
 use crate::hop::{self, MAC_AT, OUTER_LENGTH, OVERHEAD, PathKey, RECORD_LENGTH};
-use crate::routes::{Endpoint, Routes};
+use crate::routes::Routes;
 use crate::state::Stamp;
 use crate::waiting::Ssrc;
 

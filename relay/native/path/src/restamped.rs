@@ -4,8 +4,8 @@
 
 use std::ops::Range;
 
+use crate::endpoint::Endpoint;
 use crate::hop::{self, MAC_AT, OUTER_LENGTH};
-use crate::routes::Endpoint;
 use crate::state::Stamp;
 
 /// A datagram that goes on. It was received as number `datagram` of its batch.

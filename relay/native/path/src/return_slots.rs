@@ -13,8 +13,8 @@ use std::num::NonZeroUsize;
 use ahash::RandomState;
 use lru::LruCache;
 
+use crate::endpoint::Endpoint;
 use crate::peers::Cluster;
-use crate::routes::Endpoint;
 
 const KEPT: f64 = 120.0;
 const MAX_SLOTS: NonZeroUsize = NonZeroUsize::new(4_096).expect("not zero");
@@ -109,7 +109,7 @@ impl ReturnSlots {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::routes::mapped;
+    use crate::endpoint::mapped;
 
     const TRUNK: Cluster = [0, 9];
 

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use hmac::{Hmac, KeyInit, Mac};
 use sha1::Sha1;
 use usher_relay_path::downlink::Side;
+use usher_relay_path::endpoint::{Endpoint, mapped};
 use usher_relay_path::forwarder::{Forwarder, Outbox};
 use usher_relay_path::hop::{self, ALIVE, HopMac, MAC_AT, OUTER_LENGTH, OVERHEAD, PathKey, RouteKey, TO_CLIENT};
 use usher_relay_path::keys::{HopKey, IceKey, KeyState, Keys};
 use usher_relay_path::packets::Packet;
-use usher_relay_path::routes::{Endpoint, LiveRoute, Routes, mapped};
+use usher_relay_path::routes::{LiveRoute, Routes};
 use usher_relay_path::state::Limits;
 
 /// What can be moved.
