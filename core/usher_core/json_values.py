@@ -1,11 +1,33 @@
-"""What JSON values are to all programs: how one object is laid over another, and how deep one may be."""
+"""What JSON values are to all programs: how they are read, laid over each other, and how deep one may be."""
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
 MAX_MERGED_LEVELS = 32
+
+
+def read_json(text: str | bytes) -> Any:
+    """Return the value that a text is, if it can be written again as JSON.
+
+    Raises ValueError: no JSON (NaN is none), or a number too large; RecursionError: nested too deep.
+    """
+    return json.loads(text, parse_constant=_no_constant, parse_float=_finite)
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _finite(number: str) -> float:
+    """1e999 is JSON, but infinity is not: it would be written as such."""
+    value = float(number)
+    if not math.isfinite(value):
+        raise ValueError(f"{number[:20]} is too large")
+    return value
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any], level: int = 0) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from openai.types.realtime import RealtimeClientEvent, RealtimeServerEvent
 from pydantic import TypeAdapter
 
 from usher_transceiver.backends.realtime import faults
-from usher_transceiver.backends.realtime.bridge import LOOK_S, MAX_EVENTS_WAITING, PLAY_OUT_S, Bridge
+from usher_transceiver.backends.realtime.bridge import LOOK_S, MAX_EVENTS_WAITING, MAX_ID, PLAY_OUT_S, Bridge
 from usher_transceiver.backends.realtime.counters import DIRECTIONS, DROPS, OUTCOMES, TRUNCATIONS, RealtimeCounters
 from usher_transceiver.backends.realtime.metrics import RealtimeCollector
 from usher_transceiver.backends.realtime.outbox import Outbox
@@ -75,12 +75,14 @@ class FakeCall:
 
 
 class Rig:
-    def __init__(self, *, truncates: bool = True, given: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, *, truncates: bool = True, given: Mapping[str, Any] | None = None, secrets: tuple[str, ...] = ()
+    ) -> None:
         self.now = 100.0
         self.call = FakeCall()
         self.counters = RealtimeCounters()
         self.outbox = Outbox(self.counters)
-        self.bridge = Bridge(self.call, self.outbox, self.counters, truncates=truncates)
+        self.bridge = Bridge(self.call, self.outbox, self.counters, truncates=truncates, secrets=secrets)
         self.bridge.begin(given or {})
 
     def server(self, **event: Any) -> None:
@@ -162,7 +164,10 @@ def test_events_pass_both_ways_as_they_are_written_and_in_order() -> None:
     assert rig.outbox.take() == up
 
 
-@pytest.mark.parametrize("text", ["no json", "[]", '"text"', "{}", '{"type": 1}', "[" * 100_000])
+NO_NUMBERS = ['{"type":"session.updated","session":{"temperature":%s}}' % number for number in ("NaN", "1e999")]
+
+
+@pytest.mark.parametrize("text", ["no json", "[]", '"text"', "{}", '{"type": 1}', "[" * 100_000, *NO_NUMBERS])
 def test_what_is_no_event_of_the_server_is_dropped_and_counted(text: str) -> None:
     rig = Rig()
     rig.bridge.on_upstream(rig.now, text)
@@ -410,6 +415,21 @@ def test_a_server_that_can_not_be_had_is_told_at_once_with_its_own_code() -> Non
     assert rig.call.ended == "upstream_failed"
 
 
+def test_names_of_any_length_fill_no_memory_and_the_audio_is_played_all_the_same() -> None:
+    rig = Rig()
+    long = "x" * (MAX_ID + 1)
+    delta = base64.b64encode(silence(100)).decode()
+    for index in (0, -1, 10**30, "0", None):
+        rig.server(type="response.created", response={"id": long})
+        ids = {"response_id": long, "item_id": long, "content_index": index}
+        rig.server(type="response.output_audio.delta", delta=delta, **ids)
+    rig.wait(400)
+    assert len(rig.call.played) >= len(silence(300))
+    rig.server(type="input_audio_buffer.speech_started")
+    (cut,) = rig.cuts()
+    assert cut[:2] == ("", 0)
+
+
 def test_base64_that_is_none_is_dropped_and_the_answer_goes_on() -> None:
     rig = Rig()
     rig.server(type="response.output_audio.delta", response_id="r", item_id="i", content_index=0, delta="A")
@@ -507,6 +527,47 @@ def test_audio_comes_down_in_the_format_of_the_session_at_its_own_length_and_lev
     rig.server(**SPEECH_STARTED)
     [(item, _, end)] = rig.cuts()
     assert (item, end) == ("i", 500 + 100)
+
+
+def test_an_error_that_quotes_a_secret_is_passed_without_it_and_any_other_as_it_is_written() -> None:
+    rig = Rig(secrets=("sk-upstream-1",))
+    rig.server(
+        type="error", error={"code": "invalid_api_key", "message": "Incorrect key: sk-upstream-1.", "param": None}
+    )
+    [error] = [event["error"] for event in rig.call.events]
+    assert error == {"code": "invalid_api_key", "message": "not shown", "param": None}
+    assert "sk-upstream-1" not in "".join(rig.call.texts)
+    plain = '{ "type": "error", "error": {"code": "x", "message": "y"} }'
+    rig.bridge.on_upstream(rig.now, plain)
+    assert rig.call.texts[-1] == plain
+
+
+@pytest.mark.parametrize(
+    "own", [{"audio": {"output": {"format": {"type": "audio/pcmu"}}}}, {"output_audio_format": "g711_ulaw"}]
+)
+def test_a_response_with_a_format_of_its_own_is_played_in_it_and_the_next_in_that_of_the_session(
+    own: dict[str, Any],
+) -> None:
+    rig = Rig()
+    rig.server(type="session.created", session={"output_audio_format": "pcm16"})
+    rig.server(type="response.created", response={"id": "r", **own})
+    delta = base64.b64encode(b"\xff" * 4_000).decode()
+    rig.server(type="response.output_audio.delta", response_id="r", item_id="i", content_index=0, delta=delta)
+    rig.server(type="response.done", response={"id": "r", "status": "completed"})
+    rig.wait(700)
+    assert bytes(rig.call.played) == silence(500)
+    rig.speak("s", "j", 100)
+    rig.wait(300)
+    assert bytes(rig.call.played) == silence(600)
+
+
+def test_a_session_of_the_beta_that_only_transcribes_has_its_own_format_too() -> None:
+    rig = Rig()
+    rig.client(type="transcription_session.update", session={"input_audio_format": "g711_ulaw"})
+    rig.hear()
+    rig.server(type="transcription_session.updated", session={"input_audio_format": "g711_ulaw"})
+    rig.hear()
+    assert rig.appended() == [b"\xff" * 160] * 2
 
 
 def test_all_that_may_be_counted_is_shown_before_it_happens_so_that_the_first_of_a_kind_has_a_rate() -> None:

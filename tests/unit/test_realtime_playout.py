@@ -14,6 +14,7 @@ from usher_transceiver.backends.realtime.playout import (
     MAX_CANCELLED,
     MAX_PARTS,
     MAX_PIECE,
+    MAX_PIECES,
     MAX_QUIET,
     MAX_WAITING_MS,
     Change,
@@ -166,6 +167,16 @@ def test_audio_in_very_small_pieces_takes_no_more_room_than_in_large_ones() -> N
         playout.add(ONE, b"\x01\x00")
     assert len(playout._waiting) == -(-20_000 // MAX_PIECE)
     assert playout.take(0) == b"\x01\x00" * (AHEAD_MS * BYTES_PER_MS // 2)
+
+
+def test_very_small_pieces_of_parts_that_alternate_fill_the_playout_before_they_fill_the_memory() -> None:
+    player, added = Player(), 0
+    while not player.playout.is_full:
+        player.playout.add(Part("resp", f"item_{added % 2}", 0), b"\x01\x00")
+        added += 1
+    assert added == MAX_PIECES
+    player.look()
+    assert not player.playout.is_full
 
 
 def test_a_server_that_never_ends_its_parts_or_responses_fills_nothing() -> None:

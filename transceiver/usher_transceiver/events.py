@@ -22,7 +22,6 @@ Rules:
 from __future__ import annotations
 
 import json
-import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from typing import Any, Protocol
 
 from usher_core.errors import RemoteError
 from usher_core.event_policy import OPEN, EventPolicy
-from usher_core.json_values import is_deeper, merge
+from usher_core.json_values import is_deeper, merge, read_json
 from usher_transceiver.event_policy import refusal, visible
 from usher_transceiver.rate import TokenBucket
 
@@ -343,7 +342,7 @@ def parse_event(message: str | bytes) -> Event:
     Raises RemoteError: `invalid_json`, `invalid_event` (no object, or no `type`).
     """
     try:
-        event = json.loads(message, parse_constant=_no_constant, parse_float=_finite)
+        event = read_json(message)
     except (ValueError, RecursionError):
         raise RemoteError("invalid_json", "The message is not JSON.") from None
     if is_deeper(event, MAX_NESTING):
@@ -361,18 +360,6 @@ def _seen(policy: EventPolicy, event: Event, text: str) -> str:
 
 def _json(value: Mapping[str, Any]) -> str:
     return json.dumps(value, separators=(",", ":"))
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
-
-
-def _finite(number: str) -> float:
-    """1e999 is JSON, but infinity is not: it would go back to the client as such."""
-    value = float(number)
-    if not math.isfinite(value):
-        raise ValueError(f"{number[:20]} is too large")
-    return value
 
 
 def _quote(text: str) -> str:

@@ -5,7 +5,7 @@ Rules:
   model's audio comes as deltas and is played; deltas never reach the client's channel.
 * All other events pass both ways as they are written, in order, known or not. `input_audio_buffer.append` of a client
   passes too. Not passed: `output_audio_buffer.clear`, which is for us; what is no JSON object with a type; and the
-  server's errors about truncations, which nobody but us asked for.
+  server's errors about truncations, which nobody but us asked for. An error that quotes our key is passed without it.
 * The session is the server's: its `session.created` and `session.updated` are what client and observers get. The
   session object that the call was made with is the first `session.update`, without its model, which is in the address.
 * What WebRTC adds is ours: `output_audio_buffer.started` when the first audio of a response is played, `stopped` when
@@ -17,7 +17,8 @@ Rules:
 * A lost server: what waits is played, 30 s at most; then one `error` event, and the call ends.
 
 What the session's input format is to be is known when a `session.update` goes up, since the server takes what it gets
-in order (`InputFormat`); the output format when the server's session object comes down.
+in order (`InputFormat`); the output format when the server's session object comes down, or that of a response which has
+one of its own.
 """
 
 from __future__ import annotations
@@ -25,16 +26,17 @@ from __future__ import annotations
 import json
 from binascii import a2b_base64
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 from usher_core.errors import RemoteError
-from usher_core.json_values import is_deeper
+from usher_core.json_values import is_deeper, read_json
 from usher_transceiver.backends.protocol import AudioFrame, Event
 from usher_transceiver.backends.realtime.counters import RealtimeCounters
 from usher_transceiver.backends.realtime.faults import Fault
 from usher_transceiver.backends.realtime.outbox import Outbox
 from usher_transceiver.backends.realtime.playout import Change, Part, Playout
 from usher_transceiver.backends.realtime.session_audio import (
+    Format,
     FromUpstream,
     InputFormat,
     ToUpstream,
@@ -45,7 +47,9 @@ from usher_transceiver.media.frame import FRAME_MS
 
 DELTAS = frozenset({"response.output_audio.delta", "response.audio.delta"})
 PART_DONE = frozenset({"response.output_audio.done", "response.audio.done"})
-SESSION_EVENTS = frozenset({"session.created", "session.updated"})
+UPDATES = frozenset({"session.update", "transcription_session.update"})
+UPDATED = frozenset({"session.updated", "transcription_session.updated"})
+SESSION_EVENTS = UPDATED | {"session.created", "transcription_session.created"}
 CLEAR = "output_audio_buffer.clear"
 PLAY_OUT_S = 30.0
 """Of what a lost server had said; enough for a long sentence."""
@@ -56,6 +60,10 @@ MAX_ACTIVE = 16
 """Responses that are being made at once; servers make one, and some beside the conversation."""
 MAX_NESTING = 128
 """Levels of a session object, which is written again for observers; a deeper one is passed and not kept."""
+MAX_ID = 512
+"""Characters of the server's names for responses and items, many of which are remembered; longer ones are none."""
+MAX_INDEX = 65_535
+"""Of an item's parts."""
 OUR_EVENT_IDS = "usher_truncate_"
 NOT_THE_SERVERS = ("id", "object", "model")
 """Of a session object: given out by servers, and the model, which no update may change."""
@@ -91,17 +99,28 @@ class Bridge:
         outbox: what goes to the server.
         counters: of the process.
         truncates: whether we tell the server what was heard.
+        secrets: what no client may see, wherever the server's errors quote it.
     """
 
-    def __init__(self, call: BridgeCall, outbox: Outbox, counters: RealtimeCounters, *, truncates: bool) -> None:
+    def __init__(
+        self,
+        call: BridgeCall,
+        outbox: Outbox,
+        counters: RealtimeCounters,
+        *,
+        truncates: bool,
+        secrets: tuple[str, ...] = (),
+    ) -> None:
         self._call = call
         self._outbox = outbox
         self._counters = counters
         self._truncates = truncates
+        self._secrets = secrets
         self._playout = Playout()
         self._input = InputFormat()
         self._to_upstream = ToUpstream()
         self._from_upstream = FromUpstream()
+        self._output: Format = "pcm"
         self._interrupts = True
         self._active: dict[str, None] = {}
         self._last_response = ""
@@ -148,7 +167,7 @@ class Bridge:
         elif self._fault is not None:
             return
         elif self._outbox.put_event(text):
-            if event["type"] == "session.update":
+            if event["type"] in UPDATES:
                 self._expect(event)
         else:
             self._call.send_event(_error("too_many_events", "Too many events wait for the model's server.", event))
@@ -179,8 +198,9 @@ class Bridge:
     def _on_event(self, kind: str, event: Event, text: str) -> None:
         session = event.get("session") if kind in SESSION_EVENTS else None
         if isinstance(session, dict) and not is_deeper(session, MAX_NESTING):
-            self._on_session(session, answers=kind == "session.updated")
+            self._on_session(session, answers=kind in UPDATED)
         elif kind == "error":
+            event, text = self._without_secrets(event, text)
             self._input.refuse(_refused_id(event))
             self._to_upstream.use(self._input.now)
         self._call.forward(event, text)
@@ -189,7 +209,7 @@ class Bridge:
             if self._interrupts:
                 self._interrupt(None)
         elif kind == "response.created":
-            self._note_active(_response_id(event))
+            self._on_response(event)
         elif kind in ("response.done", "response.cancelled"):
             self._on_response_over(kind, event)
         elif kind in PART_DONE:
@@ -200,9 +220,16 @@ class Bridge:
         self._input.tell(session, answers=answers)
         self._to_upstream.use(self._input.now)
         if (said := audio_format(session, "output")) is not None:
+            self._output = said
             self._from_upstream.use(said)
         if (interrupting := interrupts(session)) is not None:
             self._interrupts = interrupting
+
+    def _on_response(self, event: Event) -> None:
+        response = event.get("response")
+        said = audio_format(response, "output") if isinstance(response, dict) else None
+        self._from_upstream.use(said or self._output)
+        self._note_active(_response_id(event))
 
     def _note_active(self, response_id: str) -> None:
         self._last_response = response_id
@@ -235,10 +262,22 @@ class Bridge:
     def _part(self, event: Event) -> Part:
         response_id, item_id, index = event.get("response_id"), event.get("item_id"), event.get("content_index")
         return Part(
-            response_id if isinstance(response_id, str) else self._last_response,
-            item_id if isinstance(item_id, str) else "",
-            index if isinstance(index, int) else 0,
+            response_id if _is_id(response_id) else self._last_response,
+            item_id if _is_id(item_id) else "",
+            index if isinstance(index, int) and 0 <= index <= MAX_INDEX else 0,
         )
+
+    def _without_secrets(self, event: Event, text: str) -> tuple[Event, str]:
+        error = event.get("error")
+        quoting = [
+            name
+            for name, value in (error.items() if isinstance(error, dict) else ())
+            if isinstance(value, str) and any(secret in value for secret in self._secrets)
+        ]
+        if not quoting:
+            return event, text
+        shown = {**event, "error": {**event["error"], **dict.fromkeys(quoting, "not shown")}}
+        return shown, _json(shown)
 
     def _is_ours(self, event: Event) -> bool:
         event_id = _refused_id(event)
@@ -316,7 +355,7 @@ class Bridge:
 
 def _parse(text: str) -> Event:
     try:
-        event = json.loads(text)
+        event = read_json(text)
     except (ValueError, RecursionError):
         raise RemoteError("bad_event", "the server's message is no JSON") from None
     if not isinstance(event, dict) or not isinstance(event.get("type"), str):
@@ -333,7 +372,11 @@ def _refused_id(event: Event) -> object:
 def _response_id(event: Event) -> str:
     response = event.get("response")
     found = response.get("id") if isinstance(response, dict) else event.get("response_id")
-    return found if isinstance(found, str) else ""
+    return found if _is_id(found) else ""
+
+
+def _is_id(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and len(value) <= MAX_ID
 
 
 def _error(code: str, message: str, event: Event | None, kind: str = "invalid_request_error") -> Event:

@@ -35,6 +35,8 @@ MAX_QUIET = 16
 """Responses without audio to play that are still to be finished. A server that never says so has each forgotten."""
 MAX_PIECE = 200 * BYTES_PER_MS
 """Up to here pieces of a part are put together."""
+MAX_PIECES = 8_192
+"""That wait. Five minutes make 3,000 at most where parts do not alternate."""
 
 
 class Part(NamedTuple):
@@ -107,7 +109,11 @@ class Playout:
     @property
     def is_full(self) -> bool:
         """Whether so much waits that no more should be received."""
-        return self._waiting_bytes >= MAX_WAITING_MS * BYTES_PER_MS or len(self._parts) >= MAX_PARTS
+        return (
+            self._waiting_bytes >= MAX_WAITING_MS * BYTES_PER_MS
+            or len(self._waiting) >= MAX_PIECES
+            or len(self._parts) >= MAX_PARTS
+        )
 
     @property
     def is_about_to_begin(self) -> bool:
