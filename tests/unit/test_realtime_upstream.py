@@ -60,6 +60,7 @@ def test_key_and_headers_come_from_files_and_follow_their_changes(tmp_path: Path
     target = made.target(None)
     assert target.headers == {"Authorization": "Bearer sk-1", "OpenAI-Beta": "realtime=v1"}
     assert "sk-1" not in repr(target)
+    assert target.secrets == (URL, "realtime=v1"), "a key of four characters is none"
     (tmp_path / "key").write_text("sk-2\n")
     (tmp_path / "headers").write_text("broken")
     assert made.target(None).headers == {"Authorization": "Bearer sk-2", "OpenAI-Beta": "realtime=v1"}

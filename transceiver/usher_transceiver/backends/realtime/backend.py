@@ -49,9 +49,11 @@ class RealtimeBackend:
         """Begin to connect, and return: what the caller says meanwhile waits in the outbox."""
         assert isinstance(call, ForwardingCall)  # what a ForwardingBackend is given
         self._loop = asyncio.get_running_loop()
-        self._bridge = Bridge(call, self._outbox, self._counters, truncates=self._upstream.truncates)
+        target = self._upstream.target(call.given_session.get("model"))
+        truncates = self._upstream.truncates
+        self._bridge = Bridge(call, self._outbox, self._counters, truncates=truncates, secrets=target.secrets)
         self._connection = Connection(
-            self._upstream.target(call.given_session.get("model")),
+            target,
             self._bridge,
             self._outbox,
             self._counters,

@@ -21,6 +21,8 @@ NAME = "realtime"
 """Of the backend. A caller that chose it by this name as the model has named no model of the server."""
 MAX_SECRET = 8_192
 """Characters of a header: servers refuse longer ones."""
+MIN_SECRET = 8
+"""What is shorter is no secret, and stands in many a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,12 @@ class Target:
 
     def __repr__(self) -> str:
         return "Target(…)"
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What no client may see, whoever quotes it."""
+        values = (value.removeprefix("Bearer ") for value in self.headers.values())
+        return tuple(value for value in (self.url, *values) if len(value) >= MIN_SECRET)
 
 
 class Upstream:
