@@ -139,6 +139,10 @@ async def test_a_call_talks_with_the_server_and_is_interrupted(stack: Rig, upstr
     assert upstream.texts[1:] == [odd, large]
     await upstream.say(type="another.new", numbers=[1, 2])
     await until(lambda: client.of_type("another.new"), "an unknown event at the client")
+    await upstream.say(type="error", error={"code": "invalid_api_key", "message": f"Wrong key {KEY} of a-secret-team"})
+    await until(lambda: client.of_type("error"), "the server's error at the client")
+    [error] = client.of_type("error")
+    assert error["error"] == {"code": "invalid_api_key", "message": "not shown"}
     await until(lambda: len(upstream.audio) > 24_000, "half a second of the client's audio")
     heard = np.abs(np.frombuffer(bytes(upstream.audio[-9_600:]), "<i2")).max()
     assert heard > 3_000
@@ -147,7 +151,7 @@ async def test_a_call_talks_with_the_server_and_is_interrupted(stack: Rig, upstr
     await until(lambda: client.of_type("output_audio_buffer.stopped"), "the answer played")
     assert client.hears_tone()
     assert "delta" not in json.dumps(client.events)
-    kinds = [event["type"] for event in client.events[2:]]
+    kinds = [event["type"] for event in client.events[3:]]
     assert (kinds[0], kinds[-1]) == ("response.created", "output_audio_buffer.stopped")
     assert set(kinds[1:-1]) == {"output_audio_buffer.started", "response.output_audio.done", "response.done"}
     assert client.of_type("output_audio_buffer.started")[0]["response_id"] == "resp_1"
