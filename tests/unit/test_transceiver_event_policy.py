@@ -165,6 +165,15 @@ def test_what_is_nested_too_deep_to_be_looked_at_neither_passes_nor_is_seen() ->
     assert seen["session"] == nested(MAX_LEVELS, None)
 
 
+@pytest.mark.parametrize("deepest", [MAX_LEVELS - 2, MAX_LEVELS - 1, MAX_LEVELS, MAX_LEVELS + 1])
+def test_what_is_refused_is_what_would_be_cut_at_every_depth(deepest: int) -> None:
+    for leaf in ({"tools": 1}, {"role": "system", "content": ["secret"]}, {"role": "user"}, [[{"voice": "v"}]], {}, []):
+        session = nested(deepest, [leaf])
+        is_refused = refusal(NO_PROMPT, {"type": "session.update", "session": session}) is not None
+        event = {"type": "session.updated", "session": session}
+        assert (visible(NO_PROMPT, event) is not event) == is_refused, leaf
+
+
 def test_long_names_make_no_long_error() -> None:
     name = "n" * 5000
     found = refusal(NO_PROMPT, {"type": "session.update", "session": {name: {name: [{"tools": []}]}}})
