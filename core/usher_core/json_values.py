@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 MAX_MERGED_LEVELS = 32
+_CONTAINERS = (dict, list)
 
 
 def read_json(text: str | bytes) -> Any:
@@ -49,10 +50,14 @@ def is_deeper(value: object, levels: int) -> bool:
     """Tell whether objects and lists are nested more than `levels` deep; works level by level, so it needs no stack."""
     level = [value]
     for _ in range(levels):
-        containers = [
-            item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list)
-        ]
-        level = [child for children in containers for child in children]
-        if not level:
+        below: list[object] = []
+        for item in level:
+            if isinstance(item, dict):
+                below += item.values()
+            elif isinstance(item, list):
+                below += item
+        if not below:
             return False
+        # A message may have 87,000 empty ones.
+        level = [child for child in below if child and isinstance(child, _CONTAINERS)]
     return True

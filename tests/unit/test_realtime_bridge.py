@@ -17,6 +17,7 @@ from usher_transceiver.backends.realtime.bridge import LOOK_S, MAX_EVENTS_WAITIN
 from usher_transceiver.backends.realtime.counters import DIRECTIONS, DROPS, OUTCOMES, TRUNCATIONS, RealtimeCounters
 from usher_transceiver.backends.realtime.metrics import RealtimeCollector
 from usher_transceiver.backends.realtime.outbox import Outbox
+from usher_transceiver.backends.realtime.session_audio import MAX_CODED
 from usher_transceiver.media.frame import FRAME_BYTES, AudioFrame, Origin
 
 OURS_TO_CLIENT: TypeAdapter[Any] = TypeAdapter(RealtimeServerEvent)
@@ -527,6 +528,18 @@ def test_audio_comes_down_in_the_format_of_the_session_at_its_own_length_and_lev
     rig.server(**SPEECH_STARTED)
     [(item, _, end)] = rig.cuts()
     assert (item, end) == ("i", 500 + 100)
+
+
+def test_half_a_minute_of_g711_in_one_piece_is_played_and_more_is_dropped() -> None:
+    rig = Rig()
+    ids = {"type": "response.output_audio.delta", "response_id": "r", "item_id": "i", "content_index": 0}
+    more = base64.b64encode(b"\xff" * (MAX_CODED + 1)).decode()
+    rig.server(type="session.updated", session={"output_audio_format": "g711_ulaw"})
+    rig.server(**ids, delta=more)
+    assert rig.counters.dropped_bytes["bad_audio"] == MAX_CODED + 1
+    rig.server(**ids, delta=base64.b64encode(b"\xff" * MAX_CODED).decode())
+    rig.wait(31_000)
+    assert len(rig.call.played) == len(silence(30_000))
 
 
 def test_an_error_that_quotes_a_secret_is_passed_without_it_and_any_other_as_it_is_written() -> None:

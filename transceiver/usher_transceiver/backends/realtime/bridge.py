@@ -256,7 +256,9 @@ class Bridge:
         except ValueError:
             self._counters.dropped_bytes["bad_audio"] += len(delta)
             return
-        if not self._playout.add(part, self._from_upstream(part, data)):
+        if not self._from_upstream.takes(data):
+            self._counters.dropped_bytes["bad_audio"] += len(data)
+        elif not self._playout.add(part, self._from_upstream(part, data)):
             self._counters.dropped_bytes["cancelled_audio"] += len(data)
 
     def _part(self, event: Event) -> Part:

@@ -25,6 +25,8 @@ _FORMATS: dict[str, Format] = {
     "g711_alaw": "pcma",
 }
 _SAMPLE_BYTES = 2
+MAX_CODED = 240_000
+"""Bytes of G.711 in one piece, 30 s: to decode 4 MB takes a second, in which all other calls stand still."""
 MAX_UPDATES = 16
 """Of a session, unanswered; of more, the oldest count as answered."""
 
@@ -117,6 +119,10 @@ class FromUpstream:
         if wanted != self.format:
             self.format = wanted
             self._decoder = None if wanted == "pcm" else G711(wanted).decoder()
+
+    def takes(self, data: bytes) -> bool:
+        """Whether this is not too much at a time."""
+        return self._decoder is None or len(data) <= MAX_CODED
 
     def __call__(self, source: object, data: bytes) -> bytes:
         """Return the samples that `data` completes; `source` is what they belong to."""
