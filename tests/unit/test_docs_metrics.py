@@ -49,6 +49,7 @@ from usher_transceiver.backends.realtime import counters as realtime
 from usher_transceiver.backends.realtime.metrics import RealtimeCollector
 from usher_transceiver.backends.watch import BackendWatch
 from usher_transceiver.call_histograms import CallHistograms
+from usher_transceiver.histogram import Histogram
 from usher_transceiver.ice import CheckOutcome
 from usher_transceiver.metrics import TransceiverCollector
 from usher_transceiver.process_load import ProcessLoad
@@ -185,9 +186,7 @@ def transceiver_metrics() -> list[Metric]:
         receive_buffer=1,
         send_buffer=1,
     )
-    ticker: Any = SimpleNamespace(
-        ticks=0, late_ticks=0, skipped_ticks=0, worst_late=0.0, lateness=[0] * 13, lateness_sum=0.0
-    )
+    ticker: Any = SimpleNamespace(ticks=0, late_ticks=0, skipped_ticks=0, worst_late=0.0, lateness=Histogram((0.1,)))
     keys: Any = SimpleNamespace(is_wrong=False)
     bridge = realtime.RealtimeCounters(
         calls=once_each(realtime.OUTCOMES),

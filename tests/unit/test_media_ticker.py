@@ -152,10 +152,10 @@ def test_the_lag_of_the_loop_is_told_by_how_late_ticks_come() -> None:
         loop().stall(0.0259)  # the next tick is due in 19 ms
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert ticker.lateness[0] == 5
-        assert ticker.lateness[LATENESS_S.index(0.0075)] == 1
-        assert sum(ticker.lateness) == 6
-        assert ticker.lateness_sum == pytest.approx(0.0069, abs=1e-6)
+        assert ticker.lateness.counts[0] == 5
+        assert ticker.lateness.counts[LATENESS_S.index(0.0075)] == 1
+        assert sum(ticker.lateness.counts) == 6
+        assert ticker.lateness.sum == pytest.approx(0.0069, abs=1e-6)
         ticker.stop()
 
     run_virtual(scenario())

@@ -12,7 +12,7 @@ from tests.direct_rig import DirectRig
 from tests.raw_client import RawClient
 from tests.virtual_loop import run_virtual
 from usher_core.internal_api import Timings
-from usher_transceiver.call_histograms import Histogram
+from usher_transceiver.histogram import Histogram
 from usher_transceiver.session import EndReason
 
 

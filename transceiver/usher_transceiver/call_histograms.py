@@ -5,34 +5,14 @@ Each call is noted once, when it has ended, so that no packet pays for it.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping
-from itertools import accumulate
 
 from usher_core.internal_api import Timings
+from usher_transceiver.histogram import Histogram
 from usher_transceiver.media.stream import StreamStats
 
 SETUP_S = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 NETWORK_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0)
-
-
-class Histogram:
-    """Seconds, counted by upper bounds."""
-
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self.sum = 0.0
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-
-    def note(self, seconds: float) -> None:
-        """Count a value."""
-        self._counts[bisect_left(self._bounds, seconds)] += 1
-        self.sum += seconds
-
-    @property
-    def buckets(self) -> list[tuple[str, float]]:
-        """Upper bounds, the last one without end, and how many values were no larger."""
-        return list(zip((*map(str, self._bounds), "+Inf"), accumulate(self._counts), strict=True))
 
 
 class CallHistograms:

@@ -30,6 +30,7 @@ from typing import Any, Protocol
 from usher_core.errors import RemoteError
 from usher_core.event_policy import OPEN, EventPolicy
 from usher_core.json_values import is_deeper, merge, read_json
+from usher_transceiver.error_event import error_event
 from usher_transceiver.event_policy import refusal, visible
 from usher_transceiver.rate import TokenBucket
 
@@ -307,15 +308,7 @@ class EventHub:
     # Out
 
     def _error(self, code: str, message: str, event: Event | None, param: str | None = None) -> None:
-        event_id = event.get("event_id") if event else None
-        error = {
-            "type": "invalid_request_error",
-            "code": code,
-            "message": message,
-            "param": param,
-            "event_id": event_id if isinstance(event_id, str) else None,
-        }
-        self.emit({"type": "error", "error": error})
+        self.emit(error_event(code, message, event, param))
 
     def _greet(self, say: Callable[[str], object], policy: EventPolicy) -> None:
         if self._to_server is None or self._is_adopted:

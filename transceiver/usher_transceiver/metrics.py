@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from itertools import accumulate
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from usher_transceiver.call_histograms import Histogram
+from usher_transceiver.histogram import Histogram
 from usher_transceiver.hop_socket import HopSocket
-from usher_transceiver.media.ticker import LATENESS_S, Ticker
+from usher_transceiver.media.ticker import Ticker
 from usher_transceiver.mux import Mux
 from usher_transceiver.process_load import ProcessLoad
 from usher_transceiver.sessions import SessionRegistry
@@ -128,7 +127,7 @@ class TransceiverCollector(Collector):
         yield _counter("late_ticks", "Ticks that came more than 10 ms late", self._ticker.late_ticks)
         yield _counter("skipped_ticks", "Ticks given up after a stall", self._ticker.skipped_ticks)
         yield _gauge("worst_late_seconds", "Latest tick since the beginning", self._ticker.worst_late)
-        yield _lateness(self._ticker)
+        yield _histogram("tick_lateness_seconds", "How late ticks came: the lag of the loop", self._ticker.lateness)
         yield _gauge("tasks", "Tasks of the loop: a few, some for each live call and each HTTP request", _tasks())
         yield _counter("cpu_seconds", "CPU that the process has used, user and system", self._process.cpu_seconds)
         yield _gauge("loop_lag_seconds", "How late the event loop was at most in the last 5 s", self._process.lag)
@@ -163,14 +162,6 @@ def _tasks() -> int:
         return len(asyncio.all_tasks())
     except RuntimeError:
         return 0  # a scrape outside of the loop
-
-
-def _lateness(ticker: Ticker) -> Metric:
-    bounds = (*map(str, LATENESS_S), "+Inf")
-    buckets = list(zip(bounds, accumulate(ticker.lateness), strict=True))
-    return HistogramMetricFamily(
-        f"{_PREFIX}tick_lateness_seconds", "How late ticks came: the lag of the loop", buckets, ticker.lateness_sum
-    )
 
 
 def _histogram(name: str, text: str, histogram: Histogram) -> Metric:

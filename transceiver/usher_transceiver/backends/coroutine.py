@@ -22,6 +22,7 @@ import structlog
 from usher_transceiver.backends.faults import log_fault
 from usher_transceiver.backends.protocol import AudioFrame, AudioKind, BackendCall, BackendConfig, Event
 from usher_transceiver.backends.watch import BackendWatch, WatchedCoroutine
+from usher_transceiver.error_event import error_event
 from usher_transceiver.media.frame import FRAME_MS, FRAME_SECONDS, SAMPLE_RATE
 
 MAX_UNHEARD_MS: Final = 10_000
@@ -33,16 +34,8 @@ LINGER_S: Final = 0.3
 """Between the last word and the hang-up: the client's jitter buffer still holds it."""
 _BYTES_PER_MS: Final = 2 * SAMPLE_RATE // 1000
 _PIECE_BYTES: Final = 100 * _BYTES_PER_MS
-FAILED: Final[Event] = {
-    "type": "error",
-    "error": {
-        "type": "server_error",
-        "code": "backend_failed",
-        "message": "The backend failed. The call ends.",
-        "param": None,
-        "event_id": None,
-    },
-}
+NO_ROOM: Final = "The backend has not taken the events before this one."
+FAILED: Final = error_event("backend_failed", "The backend failed. The call ends.", fault="server_error")
 
 log = structlog.get_logger()
 Item = TypeVar("Item")
@@ -254,7 +247,7 @@ class CoroutineBackend:
         """Every type is known: what `run` makes of it is its own affair."""
         if not self._events.offer(event, len(json.dumps(event))) and self._call is not None:
             self._watch.refused_events += 1
-            self._call.send_event(_no_room(event))
+            self._call.send_event(error_event("too_many_events", NO_ROOM, event))
         return True
 
     async def close(self, reason: str) -> None:
@@ -278,17 +271,3 @@ def _make_task(
     if watched_by is not None and isinstance(of, Coroutine):
         of = WatchedCoroutine(of, *watched_by)
     return asyncio.Task(of, loop=loop, **options)
-
-
-def _no_room(event: Event) -> Event:
-    event_id = event.get("event_id")
-    return {
-        "type": "error",
-        "error": {
-            "type": "invalid_request_error",
-            "code": "too_many_events",
-            "message": "The backend has not taken the events before this one.",
-            "param": None,
-            "event_id": event_id if isinstance(event_id, str) else None,
-        },
-    }

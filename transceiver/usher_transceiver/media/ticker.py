@@ -10,7 +10,6 @@ of them: beyond that the past is given up (and counted), because a burst would o
 
 import asyncio
 import math
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
@@ -18,6 +17,7 @@ from typing import Final
 
 import structlog
 
+from usher_transceiver.histogram import Histogram
 from usher_transceiver.media.frame import FRAME_SECONDS
 
 PHASES: Final = 4
@@ -53,9 +53,8 @@ class Ticker:
         """Given up after a stall."""
         self.worst_late = 0.0
         """Seconds, since the beginning."""
-        self.lateness = [0] * (len(LATENESS_S) + 1)
-        """Ticks by how late they came, up to each of LATENESS_S, and later than the last: the lag of the loop."""
-        self.lateness_sum = 0.0
+        self.lateness = Histogram(LATENESS_S)
+        """How late ticks came: the lag of the loop."""
         self.loop = asyncio.get_running_loop()
         self.clock = clock or self.loop.time
         self.batch = batch
@@ -93,8 +92,7 @@ class Ticker:
         self.late_ticks += late > FRAME_SECONDS / 2
         self.skipped_ticks += skipped
         self.worst_late = max(self.worst_late, late)
-        self.lateness[bisect_left(LATENESS_S, late)] += 1
-        self.lateness_sum += late
+        self.lateness.note(late)
 
 
 class _Phase:

@@ -43,6 +43,7 @@ from usher_transceiver.backends.realtime.session_audio import (
     audio_format,
     interrupts,
 )
+from usher_transceiver.error_event import error_event
 from usher_transceiver.media.frame import FRAME_MS
 
 DELTAS = frozenset({"response.output_audio.delta", "response.audio.delta"})
@@ -65,7 +66,7 @@ MAX_ID = 512
 MAX_INDEX = 65_535
 """Of an item's parts."""
 OUR_EVENT_IDS = "usher_truncate_"
-NOT_THE_SERVERS = ("id", "object", "model")
+SERVERS_OWN_FIELDS = ("id", "object", "model")
 """Of a session object: given out by servers, and the model, which no update may change."""
 
 
@@ -145,7 +146,7 @@ class Bridge:
 
     def begin(self, given: Mapping[str, Any]) -> None:
         """Ask the server for the session that the call was made with."""
-        session = {name: value for name, value in given.items() if name not in NOT_THE_SERVERS}
+        session = {name: value for name, value in given.items() if name not in SERVERS_OWN_FIELDS}
         if session.keys() - {"type"}:
             event: Event = {"type": "session.update", "session": session}
             self._outbox.put_event(_json(event))
@@ -170,7 +171,7 @@ class Bridge:
             if event["type"] in UPDATES:
                 self._expect(event)
         else:
-            self._call.send_event(_error("too_many_events", "Too many events wait for the model's server.", event))
+            self._call.send_event(error_event("too_many_events", "Too many events wait for the model's server.", event))
 
     def _expect(self, update: Event) -> None:
         self._input.ask(update)
@@ -307,7 +308,7 @@ class Bridge:
         if self._fault is not None and (now >= self._play_until or self._is_quiet):
             self._interrupt(None)
             self._over = True
-            self._call.send_event(_error(self._fault.code, self._fault.message, None, "server_error"))
+            self._call.send_event(error_event(self._fault.code, self._fault.message, fault="server_error"))
             self._call.end_when_told(self._fault.end)
 
     @property
@@ -379,15 +380,6 @@ def _response_id(event: Event) -> str:
 
 def _is_id(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and len(value) <= MAX_ID
-
-
-def _error(code: str, message: str, event: Event | None, kind: str = "invalid_request_error") -> Event:
-    event_id = event.get("event_id") if event else None
-    shown = event_id if isinstance(event_id, str) else None
-    return {
-        "type": "error",
-        "error": {"type": kind, "code": code, "message": message, "param": None, "event_id": shown},
-    }
 
 
 def _json(event: Event) -> str:

@@ -105,7 +105,7 @@ class Connection:
             self._log.debug("connecting failed", problem=type(error).__name__)
             self._lost(fault_of(error))
             return
-        self._counters.connected(self._clock() - began)
+        self._counters.connects.note(self._clock() - began)
         self._outcome = "completed"
         try:
             self._lost(await self._talk(socket))

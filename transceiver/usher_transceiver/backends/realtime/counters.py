@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+
+from usher_transceiver.histogram import Histogram
 
 CONNECT_BUCKETS_S = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 OUTCOMES = (
@@ -40,10 +41,5 @@ class RealtimeCounters:
     truncations: Counter[str] = field(default_factory=_zeros(TRUNCATIONS))
     queued_bytes: int = 0
     """What waits for all WebSockets together."""
-    connects: list[int] = field(default_factory=lambda: [0] * (len(CONNECT_BUCKETS_S) + 1))
-    connect_seconds: float = 0.0
-
-    def connected(self, seconds: float) -> None:
-        """Note how long a connection took to be made."""
-        self.connects[bisect_left(CONNECT_BUCKETS_S, seconds)] += 1
-        self.connect_seconds += seconds
+    connects: Histogram = field(default_factory=lambda: Histogram(CONNECT_BUCKETS_S))
+    """Seconds that connections took to be made."""

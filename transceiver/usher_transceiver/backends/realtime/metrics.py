@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import accumulate
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from usher_transceiver.backends.realtime.counters import CONNECT_BUCKETS_S, RealtimeCounters
+from usher_transceiver.backends.realtime.counters import RealtimeCounters
 
 _PREFIX = "usher_transceiver_realtime_"
 
@@ -32,13 +31,9 @@ class RealtimeCollector(Collector):
         yield GaugeMetricFamily(_PREFIX + "queued_bytes", text, value=counters.queued_bytes)
 
     def _connect_seconds(self) -> Metric:
-        counters = self._counters
-        bounds = [*map(str, CONNECT_BUCKETS_S), "+Inf"]
-        buckets = list(zip(bounds, accumulate(counters.connects), strict=True))
+        took = self._counters.connects
         text = "From the start of a connection until it was open"
-        return HistogramMetricFamily(
-            _PREFIX + "connect_seconds", text, buckets=buckets, sum_value=counters.connect_seconds
-        )
+        return HistogramMetricFamily(_PREFIX + "connect_seconds", text, buckets=took.buckets, sum_value=took.sum)
 
 
 def _counters(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
