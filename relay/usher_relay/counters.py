@@ -63,6 +63,8 @@ class Drop(StrEnum):
     """HERE to no open question, or one that says nothing new."""
     HOP_SLOT = "hop_slot"
     """Its return slot is no ingress relay's, or all slots are taken."""
+    HOP_UNASKED = "hop_unasked"
+    """A peer's answer to a client of whom nothing was sent to it lately."""
     HOP_SPLIT = "hop_split"
     """Transceivers send clients whole datagrams only."""
 

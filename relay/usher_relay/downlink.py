@@ -12,7 +12,8 @@ Rules, in this order; what fails one is dropped and counted:
 7. With a return slot: DATA and UNKNOWN-FLOW go on to the ingress relay that has it, under the key of that trunk, with
    one hop less; nothing here is changed by them.
 What comes over a trunk is judged the same way: its cluster is a peer, it came from one of that peer's addresses, and a
-key of that trunk made its MAC. HERE does not cross trunks.
+key of that trunk made its MAC. HERE does not cross trunks. And each record has to be about a client that has a flow to
+that cluster, or of whom something was sent there within 10 s: a peer speaks of its own callers, and to nobody else.
 
 No I/O, no clock: `now` is monotonic seconds, `unix_ms` Unix time in ms.
 """
@@ -29,6 +30,7 @@ from usher_core.hop import OUTER_LENGTH, OVERHEAD, RECORD_LENGTH, TIME_WINDOW_MS
 from usher_core.keys import HopKey
 from usher_relay.counters import Drop
 from usher_relay.endpoint import Endpoint
+from usher_relay.flow import Flow
 from usher_relay.hop_codec import (
     CLUSTER,
     DATA_TO_CLIENT,
@@ -215,11 +217,19 @@ class Downlink:
             counters.hop_time_offset_max_ms = max(counters.hop_time_offset_max_ms, abs(offset))
         return -TIME_WINDOW_MS <= offset <= TIME_WINDOW_MS
 
+    def _may_answer(self, cluster: bytes, path_key: bytes, flow: Flow | None, now: float) -> bool:
+        """Whether a peer may say anything of a client: it has a flow there, or something of it was just sent there."""
+        if flow is not None and flow.route[:2] == cluster:
+            return True
+        return self._state.asked_peers.may_answer(path_key, cluster, now)
+
     def _on_record(
         self, batch: _Batch, route: LiveRoute | PeerRoute, path_key: bytes, flags: int, payload: bytes
     ) -> Drop | None:
         state = self._state
         flow = state.flows.by_key.get(path_key)
+        if isinstance(route, PeerRoute) and not self._may_answer(route.route[:2], path_key, flow, batch.now):
+            return Drop.HOP_UNASKED
         if flow is not None and flow.route == route.route:
             local = flow.local
         elif path_key[:2] not in state.listeners:

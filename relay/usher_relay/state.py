@@ -17,7 +17,7 @@ from usher_relay.flows import PROBATION_PER_UFRAG, FlowMap
 from usher_relay.hop_codec import Stamp, hop_prefix, make_stamp
 from usher_relay.limits import AddressLimit, Buckets, Rate
 from usher_relay.trunk.keys import TrunkKeys
-from usher_relay.trunk.peers import Peer, PeerRoute, PeerWays, TrunkSend
+from usher_relay.trunk.peers import AskedPeers, Peer, PeerRoute, PeerWays, TrunkSend
 from usher_relay.trunk.return_slots import ReturnSlots
 from usher_relay.waiting import Waiting
 
@@ -118,6 +118,7 @@ class RelayState:
         """By the 2 bytes of the cluster id."""
         self.trunk_keys: dict[bytes, HopKey] = {}
         """To send over a trunk with, by the cluster at its other end."""
+        self.asked_peers = AskedPeers()
         self.slots = ReturnSlots()
         self.to_peers: list[TrunkSend] = []
         """What the data thread has still to send to relays of other clusters that own the session."""

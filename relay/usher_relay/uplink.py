@@ -399,6 +399,8 @@ class Uplink:
                 (record_header(path_key, first, self._split_id), halves[0]),
                 (record_header(path_key, last, self._split_id), halves[1]),
             ]
+        if isinstance(route, PeerRoute):
+            state.asked_peers.note(path_key, route.route[:2], batch.now)
         stamp = batch.stamp if key is None else batch.stamp.of(key.id, key.key)
         for record, payload in parts:
             made = encode_data(route.prefix, stamp, record, payload)

@@ -213,7 +213,15 @@ def test_the_traffic_reaches_what_trunks_add() -> None:
     home = [world.home.counters for world in worlds]
     assert sum(counters.uplink.forwarded for counters in home) > 500
     assert sum(counters.downlink.forwarded for counters in ingress) > 200
-    for reason in (Drop.PEER_KEY, Drop.HOP_ROUTE, Drop.HOP_SOURCE, Drop.HOP_KEY, Drop.HOP_MAC, Drop.NO_ROUTE):
+    for reason in (
+        Drop.PEER_KEY,
+        Drop.HOP_UNASKED,
+        Drop.HOP_ROUTE,
+        Drop.HOP_SOURCE,
+        Drop.HOP_KEY,
+        Drop.HOP_MAC,
+        Drop.NO_ROUTE,
+    ):
         assert any(counters.drops[reason] for counters in (*ingress, *home)), reason
     wanted = (Drop.HOP_LOOP, Drop.HOP_SLOT, Drop.HOP_TYPE, Drop.HOP_DIRECTION, Drop.HOP_TIME, Drop.INTEGRITY)
     for reason in (*wanted, Drop.HOP_MALFORMED, Drop.HOP_ROOM, Drop.UFRAG_SHAPE):

@@ -223,7 +223,7 @@ def test_a_slot_lives_120_s_after_its_last_use_and_its_number_is_not_soon_anothe
 def test_when_all_slots_are_taken_a_quiet_source_makes_room_and_a_live_one_does_not() -> None:
     slots = ReturnSlots()
     for port in range(MAX_SLOTS):
-        assert slots.take(("203.0.113.5", port), TRUNK, port / 1000)
+        assert slots.take(("203.0.113.5", port), (port % 64).to_bytes(2), port / 1000)
     assert slots.take(("203.0.113.6", 1), TRUNK, 6.9) == 0
     assert slots.take(("203.0.113.6", 1), TRUNK, 7.0) == MAX_SLOTS + 1
     assert slots.find(1) is None
@@ -240,3 +240,11 @@ def test_numbers_go_round_and_skip_those_in_use() -> None:
         if number == 0xFFFE:
             break
     assert slots.take(("203.0.113.7", 1), TRUNK, 1e6) == 2, "1 is still in use"
+
+
+def test_a_datagram_that_is_sent_again_from_many_ports_leaves_slots_for_other_trunks_and_for_later() -> None:
+    slots = ReturnSlots()
+    assert sum(slots.take(("203.0.113.6", port), TRUNK, 0.0) > 0 for port in range(5_000)) == 256
+    assert slots.take(("203.0.113.7", 1), (8).to_bytes(2), 0.0)
+    assert slots.take(("203.0.113.6", 0), TRUNK, 0.1), "one that has a slot keeps it"
+    assert slots.take(("203.0.113.7", 2), TRUNK, 1.0)

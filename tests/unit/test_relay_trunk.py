@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from tests.relay_rig import DTLS, HOP_KEY, POD_A, POD_B, client, rtp, session
+from tests.relay_rig import DTLS, HOP_KEY, POD_A, POD_B, client, path_of, rtp, session
 from tests.trunk_rig import (
     HOME_ADDRESS,
     HOME_NAME,
     INGRESS_ADDRESS,
     TRUNK_KEY,
+    TRUNK_KEY_ID,
     TrunkRig,
     trunk_keys,
     ways,
 )
 from usher_core import hop
-from usher_core.hop import HopType, RecordFlag
+from usher_core.hop import HopType, Outer, Record, RecordFlag
 from usher_core.ids import Route
 from usher_relay.counters import Drop
 from usher_relay.state import RelayKeys
@@ -276,3 +277,40 @@ def test_a_new_trunk_key_is_opened_before_it_is_used_and_the_old_one_until_it_is
     rig.ingress.set_keys(RelayKeys.of(trunk_keys(1, trunk_key=new)))
     rig.tick()
     assert len(rig.send(CLIENT, rtp(7))) == 1
+
+
+# What a peer may say
+
+
+def test_a_peer_speaks_of_its_own_callers_and_to_nobody_else() -> None:
+    rig = TrunkRig()
+    connect(rig)
+    stranger = client(6000)
+    alive = Record(path_of(stranger), b"to anybody", RecordFlag.ALIVE)
+    outer = Outer(HopType.DATA, True, POD_A.cluster, POD_A.pod, POD_A.worker, TRUNK_KEY_ID, int(rig.unix * 1000))
+    assert rig.leave(hop.encode(outer, (alive,), TRUNK_KEY)) == []
+    assert rig.drops(rig.ingress) == {Drop.HOP_UNASKED: 1}
+    assert rig.ingress.state.flows.by_key.keys() == {CLIENT}
+    # Whom something was sent of may be answered, for a while.
+    rig.enter(stranger, session(POD_A).check(password="wrong"))
+    assert rig.leave(hop.encode(outer, (alive,), TRUNK_KEY)) == [], "a forged check was not sent there"
+    rig.enter(stranger, session(POD_A).check())
+    assert rig.leave(hop.encode(outer, (alive,), TRUNK_KEY)) == [(stranger, b"to anybody", None)]
+
+
+def test_without_a_flow_a_peer_may_answer_for_10_seconds() -> None:
+    rig = TrunkRig(with_password=False)
+    (asked,) = rig.send(CLIENT, session(POD_A).check())
+    rig.tick(11)
+    ((back, _),) = rig.answer(asked)
+    assert rig.leave(back) == []
+    assert rig.drops(rig.ingress) == {Drop.HOP_UNASKED: 1}
+
+
+def test_a_probe_for_a_peer_that_comes_to_us_is_not_answered() -> None:
+    rig = TrunkRig()
+    rig.home.set_peers({(9).to_bytes(2): ways(INGRESS_ADDRESS)})
+    payload = bytes(16) + b"\0\0"
+    assert rig.arrive(rig.trunk_datagram(Route(9, 0), (bytes(20), payload), type=HopType.PROBE)) == []
+    assert rig.home.take_for_ingress() == []
+    assert rig.drops(rig.home) == {Drop.HOP_ROUTE: 1}

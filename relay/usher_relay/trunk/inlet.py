@@ -3,7 +3,8 @@
 Rules, in this order; what fails one is dropped and counted:
 1. Version 1, direction *to transceiver*, type DATA or PROBE.
 2. A live key of a trunk made its MAC, and its time is within 60 s of ours.
-3. PROBE is answered to where it came from, with the key ids that we hold.
+3. PROBE is answered to where it came from, with the key ids that we hold; not one for a peer of ours, which came by a
+   name that leads to us.
 4. DATA has two hops left, and its route is in our own table: nothing goes on to another cluster, so there are no loops.
 5. A Binding request in it names that route in its ufrag, and its integrity holds: an ingress relay need not have the
    password key.
@@ -154,6 +155,8 @@ class Inlet:
 
     def _answer_probe(self, opened: _Opened, source: Endpoint, unix_ms: int) -> Drop | None:
         probe, key = opened.parsed, opened.key
+        if probe.outer.cluster.to_bytes(2) in self._state.peers:
+            return Drop.HOP_ROUTE
         record = probe.records[0]
         if len(probe.records) != 1 or len(record.payload) < PROBED_LENGTH:
             return Drop.HOP_MALFORMED

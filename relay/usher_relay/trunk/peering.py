@@ -84,7 +84,7 @@ class Peering:
         self._published: dict[int, PeerAddresses] | None = None
         self._ways: dict[int, dict[tuple[str, int], _Way]] = {}
         self._resolved: dict[str, tuple[str, ...]] = {}
-        self._resolve_at = 0.0
+        self._resolve_at = time.monotonic() + RESOLVE_EVERY_S
         self._keys = TrunkKeys(keys.hop)
         self._newest: dict[bytes, HopKey] = {}
         self._held: tuple[HeldKey, ...] = ()
@@ -120,22 +120,27 @@ class Peering:
         loop = asyncio.get_running_loop()
         with _open_socket() as sock:
             loop.add_reader(sock.fileno(), self._on_readable, sock)
+            resolving = asyncio.ensure_future(self._resolve(self._file.value))
             try:
                 while True:
-                    if self._file.look() or time.monotonic() >= self._resolve_at:
-                        await self._resolve(self._file.value)
+                    if self._file.look():
+                        self._resolve_at = 0.0
+                    # A name server that hangs must not hold up the probes.
+                    if time.monotonic() >= self._resolve_at and resolving.done():
+                        self._resolve_at = time.monotonic() + RESOLVE_EVERY_S
+                        resolving = asyncio.ensure_future(self._resolve(self._file.value))
                     now, unix = time.monotonic(), time.time()
                     self._newest = self._keys.newest(unix)
                     self._probe(sock, now, unix)
                     self._publish_changes(now)
                     await asyncio.sleep(LOOK_EVERY_S)
             finally:
+                resolving.cancel()
                 loop.remove_reader(sock.fileno())
 
     # Names
 
     async def _resolve(self, file: PeerFile) -> None:
-        self._resolve_at = time.monotonic() + RESOLVE_EVERY_S
         names = {endpoint.host for peer in file.peers for endpoint in peer.endpoints if not is_ip(endpoint.host)}
         self._resolved = {name: hosts for name, hosts in self._resolved.items() if name in names}
         for name, hosts in zip(names, await asyncio.gather(*map(_addresses, names)), strict=True):

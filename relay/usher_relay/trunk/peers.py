@@ -20,6 +20,8 @@ from usher_relay.trunk.rendezvous import PLACES
 TRUNK_HOP_SIZE: Final = 1_232
 """UDP payload that every link of IPv6 carries (RFC 8200 section 5), and so any way between clusters."""
 MAX_ROUTES_SEEN: Final = 4_096
+MAX_ASKED: Final = 65_536
+ASKED_FOR_S: Final = 10.0
 _PLACE_KEY: Final = bytes(16)
 
 
@@ -76,6 +78,28 @@ class Peer:
     def address(self, path_key: bytes) -> Endpoint:
         """Return where the datagrams of a client go now."""
         return self.ways.places[place_of(path_key)]
+
+
+class AskedPeers:
+    """Which peer was sent something of a client that has no flow there: its answer is let through, and no other's.
+
+    Else a peer could have anything sent to anybody, and make any client its own. 65,536 clients are remembered, 10 s.
+    """
+
+    def __init__(self) -> None:
+        self._asked: OrderedDict[bytes, tuple[bytes, float]] = OrderedDict()
+
+    def note(self, path_key: bytes, cluster: bytes, now: float) -> None:
+        """A datagram of a client goes to a peer."""
+        self._asked[path_key] = (cluster, now)
+        self._asked.move_to_end(path_key)
+        if len(self._asked) > MAX_ASKED:
+            self._asked.popitem(last=False)
+
+    def may_answer(self, path_key: bytes, cluster: bytes, now: float) -> bool:
+        """Tell whether a peer was the last one that was sent something of this client, within 10 s."""
+        asked = self._asked.get(path_key)
+        return asked is not None and asked[0] == cluster and now - asked[1] < ASKED_FOR_S
 
 
 def place_of(path_key: bytes) -> int:

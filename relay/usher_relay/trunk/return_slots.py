@@ -4,6 +4,8 @@ Rules:
 * A source gets a slot with its first datagram whose MAC held, and by nothing else: it is the one address that a relay
   learns from a packet.
 * A slot is kept for 120 s after its last use; then its number may stand for another source.
+* Of one trunk 256 sources may get one at once, and 50 more a second: one recorded datagram, sent again from many ports
+  within its minute, leaves room for others.
 * At most 4,096 sources have one. Beyond, the source that was silent longest makes room, if that was for 7 s: a client
   checks more often. Else the new one is refused.
 * Numbers are handed out in turn, so that one is not soon used again. 0 means that there is none.
@@ -18,12 +20,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from usher_relay.endpoint import Endpoint
+from usher_relay.limits import Buckets, Rate
 
 KEPT_S: Final = 120.0
 MAX_SLOTS: Final = 4_096
 QUIET_S: Final = 7.0
 _ORDER_EVERY_S: Final = 1.0
 _NUMBERS: Final = 0xFFFF
+_NEW: Final = Rate(50, 256)
+MAX_TRUNKS: Final = 64
 
 
 @dataclass(slots=True, eq=False)
@@ -43,6 +48,7 @@ class ReturnSlots:
         """The one silent longest first, within a second."""
         self._by_number: dict[int, _Slot] = {}
         self._last = 0
+        self._new = Buckets(_NEW, MAX_TRUNKS)
 
     def __len__(self) -> int:
         """Return how many sources have a slot."""
@@ -54,6 +60,8 @@ class ReturnSlots:
         `cluster` is the trunk (2 bytes of the id at its other end) whose key made the MAC: the answer's will do so too.
         """
         slot = self._by_source.get(source)
+        if slot is None and not self._new.allow(cluster, now):
+            return 0
         if slot is None:
             slot = self._give(source, cluster, now)
             return 0 if slot is None else slot.number

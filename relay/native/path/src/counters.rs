@@ -92,6 +92,8 @@ labels! {
         HopHere = "hop_here",
         /// Its return slot is no ingress relay's, or all slots are taken.
         HopSlot = "hop_slot",
+        /// A peer's answer to a client of whom nothing was sent to it lately.
+        HopUnasked = "hop_unasked",
         /// Transceivers send clients whole datagrams only.
         HopSplit = "hop_split",
 
@@ -281,7 +283,7 @@ mod tests {
             let words: String = label.split('_').map(capital).collect();
             assert_eq!((words, number), (member, place));
         }
-        assert_eq!((Drop::COUNT, FlowEvent::COUNT), (37, 14));
+        assert_eq!((Drop::COUNT, FlowEvent::COUNT), (38, 14));
     }
 
     fn capital(word: &str) -> String {

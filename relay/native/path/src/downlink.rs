@@ -13,7 +13,8 @@
 //!    one hop less; nothing here is changed by them.
 //!
 //! What comes over a trunk is judged the same way: its cluster is a peer, it came from one of that peer's addresses, and
-//! a key of that trunk made its MAC. HERE does not cross trunks.
+//! a key of that trunk made its MAC. HERE does not cross trunks. And each record has to be about a client that has a flow
+//! to that cluster, or of whom something was sent there within 10 s: a peer speaks of its own callers, and to nobody else.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,6 +27,7 @@ use crate::hop::{
 };
 use crate::inlet::span;
 use crate::keys::Keys;
+use crate::peers::cluster_of;
 use crate::restamped::{Head, Onward};
 use crate::state::State;
 use crate::waiting::Ssrc;
@@ -242,6 +244,13 @@ impl Batch<'_> {
         let state = &mut *self.state;
         let path = answer.path;
         let flow = state.flows.find(path).map(|id| state.flows.get(id));
+        if state.routes.get(route).is_of_peer {
+            let cluster = cluster_of(&key);
+            let is_its_own = flow.is_some_and(|flow| cluster_of(&flow.route) == cluster);
+            if !is_its_own && !state.asked_peers.may_answer(path, cluster, self.now) {
+                return Err(Drop::HopUnasked);
+            }
+        }
         let own = flow.filter(|flow| flow.route == key);
         let local = if let Some(flow) = own {
             flow.local

@@ -134,6 +134,7 @@ impl Forwarder {
     ///
     /// Once they are sent, [`Forwarder::look_up`] is to follow where clients are unknown.
     pub fn from_clients(&mut self, now: f64, unix: f64, packets: &[Packet], outbox: &mut Outbox) {
+        self.state.routes.tidy();
         outbox.clear();
         outbox.unknown.clear();
         let Outbox { slots, grams, unknown, questions, .. } = outbox;
@@ -163,6 +164,7 @@ impl Forwarder {
         sends: &mut Vec<ClientSend>,
         outbox: &mut Outbox,
     ) {
+        self.state.routes.tidy();
         sends.clear();
         outbox.clear();
         outbox.heres.clear();
@@ -207,7 +209,6 @@ impl Forwarder {
     /// Does what time demands: chooses the hop key, expires flows and what waits.
     pub fn tick(&mut self, now: f64, unix: f64) {
         self.state.choose_hop_keys(unix);
-        self.state.routes.tidy();
         self.state.slots.expire(now);
         self.state.flows.expire(now, &mut self.state.counters);
         self.state.waiting.expire(now, &mut self.state.counters);

@@ -3,7 +3,8 @@
 //! Rules, in this order; what fails one is dropped and counted:
 //! 1. Version 1, direction *to transceiver*, type DATA or PROBE.
 //! 2. A live key of a trunk made its MAC, and its time is within 60 s of ours.
-//! 3. PROBE is answered to where it came from, with the key ids that we hold.
+//! 3. PROBE is answered to where it came from, with the key ids that we hold; not one for a peer of ours, which came by a
+//!    name that leads to us.
 //! 4. DATA has two hops left, and its route is in our own table: nothing goes on to another cluster, so there are no
 //!    loops.
 //! 5. A Binding request in it names that route in its ufrag, and its integrity holds: an ingress relay need not have the
@@ -23,7 +24,7 @@ use crate::hop::{
     self, HopFault, OUTER_LENGTH, Parsed, RECORD_LENGTH, Record, RouteKey, SPLIT, TIME_WINDOW_MS, TO_CLIENT,
 };
 use crate::keys::Keys;
-use crate::peers::Cluster;
+use crate::peers::{Cluster, cluster_of};
 use crate::restamped::{Head, Onward};
 use crate::state::{Stamp, State};
 use crate::{stun, ufrag};
@@ -159,6 +160,9 @@ impl Batch<'_> {
     }
 
     fn answer_probe(&mut self, probe: &Parsed<'_>, source: Endpoint, stamp: &Stamp) -> Result<(), Drop> {
+        if self.state.routes.peer(cluster_of(&probe.route())).is_some() {
+            return Err(Drop::HopRoute);
+        }
         let mut records = probe.records();
         let (Some(record), None) = (records.next(), records.next()) else { return Err(Drop::HopMalformed) };
         let probed = record.payload.get(..PROBED_LENGTH).ok_or(Drop::HopMalformed)?;

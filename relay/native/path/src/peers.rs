@@ -4,6 +4,10 @@
 //! this place are sent to. Which addresses are up is found out elsewhere; the data path gets the outcome.
 
 use core::hash::Hasher;
+use std::num::NonZeroUsize;
+
+use ahash::RandomState;
+use lru::LruCache;
 use siphasher::sip::SipHasher24;
 
 use crate::endpoint::Endpoint;
@@ -31,6 +35,36 @@ impl Peer {
     /// Where the datagrams of a client go now.
     pub fn address(&self, path: &PathKey) -> Endpoint {
         self.places[place_of(path)]
+    }
+}
+
+const MAX_ASKED: NonZeroUsize = NonZeroUsize::new(65_536).expect("not zero");
+const ASKED_FOR: f64 = 10.0;
+
+/// Which peer was sent something of a client that has no flow there: its answer is let through, and no other's.
+///
+/// Else a peer could have anything sent to anybody, and make any client its own.
+pub struct AskedPeers(LruCache<PathKey, (Cluster, f64), RandomState>);
+
+impl Default for AskedPeers {
+    fn default() -> Self {
+        // Unbounded to make, so that a relay without peers has no memory for it; `note` keeps the bound.
+        Self(LruCache::unbounded_with_hasher(RandomState::new()))
+    }
+}
+
+impl AskedPeers {
+    /// A datagram of a client goes to a peer.
+    pub fn note(&mut self, path: &PathKey, cluster: Cluster, now: f64) {
+        self.0.put(*path, (cluster, now));
+        if self.0.len() > MAX_ASKED.get() {
+            self.0.pop_lru();
+        }
+    }
+
+    /// Whether a peer was the last one that was sent something of this client, within 10 s.
+    pub fn may_answer(&self, path: &PathKey, cluster: Cluster, now: f64) -> bool {
+        self.0.peek(path).is_some_and(|&(asked, at)| asked == cluster && now - at < ASKED_FOR)
     }
 }
 

@@ -4,6 +4,8 @@
 //! * A source gets a slot with its first datagram whose MAC held, and by nothing else: it is the one address that a
 //!   relay learns from a packet.
 //! * A slot is kept for 120 s after its last use; then its number may stand for another source.
+//! * Of one trunk 256 sources may get one at once, and 50 more a second: one recorded datagram, sent again from many ports
+//!   within its minute, leaves room for others.
 //! * At most 4,096 sources have one. Beyond, the source that was silent longest makes room, if that was for 7 s: a client
 //!   checks more often. Else the new one is refused.
 //! * Numbers are handed out in turn, so that one is not soon used again. 0 means that there is none.
@@ -14,11 +16,13 @@ use ahash::RandomState;
 use lru::LruCache;
 
 use crate::endpoint::Endpoint;
+use crate::limits::{Buckets, Rate};
 use crate::peers::Cluster;
 
 const KEPT: f64 = 120.0;
 const MAX_SLOTS: NonZeroUsize = NonZeroUsize::new(4_096).expect("not zero");
 const QUIET: f64 = 7.0;
+const MAX_TRUNKS: usize = 64;
 const ORDER_EVERY: f64 = 1.0;
 
 struct Slot {
@@ -33,6 +37,7 @@ pub struct ReturnSlots {
     by_source: LruCache<Endpoint, Slot, RandomState>,
     by_number: std::collections::HashMap<u16, Endpoint, RandomState>,
     last: u16,
+    new: Buckets<Cluster>,
 }
 
 impl Default for ReturnSlots {
@@ -41,6 +46,7 @@ impl Default for ReturnSlots {
             by_source: LruCache::with_hasher(MAX_SLOTS, RandomState::new()),
             by_number: std::collections::HashMap::default(),
             last: 0,
+            new: Buckets::new(Rate::new(50.0, 256.0), MAX_TRUNKS),
         }
     }
 }
@@ -58,6 +64,9 @@ impl ReturnSlots {
                 self.by_source.promote(&source);
             }
             return Some(number);
+        }
+        if !self.new.allow(cluster, now) {
+            return None;
         }
         if self.by_source.len() >= MAX_SLOTS.get() {
             let (_, first) = self.by_source.peek_lru()?;
@@ -143,7 +152,8 @@ mod tests {
     fn when_all_are_taken_a_quiet_source_makes_room_and_a_live_one_does_not() {
         let mut slots = ReturnSlots::default();
         for number in 0..4_096 {
-            assert!(slots.take(source(number), TRUNK, f64::from(number) / 1_000.0).is_some());
+            let cluster = [0, (number % 64) as u8];
+            assert!(slots.take(source(number), cluster, f64::from(number) / 1_000.0).is_some());
         }
         assert_eq!(slots.take(source(5_000), TRUNK, 6.9), None);
         assert_eq!(slots.take(source(5_000), TRUNK, 7.0), Some(4_097));

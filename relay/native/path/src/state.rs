@@ -12,7 +12,7 @@ use crate::flows::{FlowMap, LocalId};
 use crate::hop::{HopMac, PathKey};
 use crate::keys::{Keys, TrunkKey};
 use crate::limits::{AddressLimit, Buckets, Rate};
-use crate::peers::Cluster;
+use crate::peers::{AskedPeers, Cluster};
 use crate::return_slots::ReturnSlots;
 use crate::routes::Routes;
 use crate::ufrag::Ufrag;
@@ -79,6 +79,8 @@ pub struct State {
     pub(crate) who_has_limit: usize,
     /// What waits until a transceiver has said whose it is.
     pub waiting: Waiting,
+    /// Which peers may answer whom.
+    pub asked_peers: AskedPeers,
     /// How answers find ingress relays of other clusters.
     pub slots: ReturnSlots,
     /// To send over trunks with.
@@ -109,6 +111,7 @@ impl State {
             tentative: Buckets::new(rate(limits.tentative_per_second), 1),
             who_has_limit: limits.who_has_limit,
             waiting: Waiting::new(limits.questions_per_second),
+            asked_peers: AskedPeers::default(),
             slots: ReturnSlots::default(),
             trunk_keys: Vec::new(),
             exchange: None,

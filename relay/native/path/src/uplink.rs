@@ -381,8 +381,14 @@ impl Batch<'_> {
         let way = self.state.routes.get(route);
         let (room, cluster) = (way.room(), cluster_of(&way.key));
         let lacks_key = || self.state.trunk_keys.iter().all(|key| key.cluster != cluster);
-        if way.is_of_peer && lacks_key() {
-            return Err(Drop::PeerKey);
+        if way.is_of_peer {
+            if lacks_key() {
+                return Err(Drop::PeerKey);
+            }
+            // What does not fit is no news for the peer.
+            if packet.length <= room || hop::split_at(packet.length, room).is_some() {
+                self.state.asked_peers.note(&packet.path, cluster, self.now);
+            }
         }
         let length = packet.length;
         if length <= room {
