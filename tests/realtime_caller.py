@@ -78,6 +78,8 @@ class Caller:
         """The same as they were written."""
         self.arrivals: list[RtpArrival] = []
         self.call_id = ""
+        self.opened = False
+        """Whether the data channel has ever been open."""
         self.connected_at: float | None = None
         self.ended_at: float | None = None
         self._http = httpx.AsyncClient(base_url=base_url, headers={"Authorization": f"Bearer {api_key}"}, timeout=10)
@@ -85,6 +87,7 @@ class Caller:
         self._peer.on("connectionstatechange", self._on_state)
         self._channel = self._peer.createDataChannel(EVENTS_LABEL) if channel else None
         if self._channel is not None:
+            self._channel.on("open", self._on_open)
             self._channel.on("message", self._on_message)
             self._channel.on("close", self._on_end)
         self._peer.addTrack(self.microphone)
@@ -105,9 +108,9 @@ class Caller:
         assert answer.status_code == 201, answer.text
         self.call_id = answer.headers["Location"].rpartition("/")[2]
         await self._peer.setRemoteDescription(RTCSessionDescription(answer.text, "answer"))
-        channel = self._channel
         await wait_until(lambda: self.connected_at is not None, "the call is connected")
-        await wait_until(lambda: channel is None or channel.readyState == "open", "the data channel is open")
+        # It may be over a moment after it was open.
+        await wait_until(lambda: self._channel is None or self.opened, "the data channel was open")
 
     # What it does
 
@@ -177,6 +180,9 @@ class Caller:
         """Between arrivals, less the 20 ms that a packet lasts."""
         times = [since, *(arrival.at for arrival in self.arrivals if since <= arrival.at <= until), until]
         return max(after - before for before, after in itertools.pairwise(times)) * 1000 - 20
+
+    def _on_open(self) -> None:
+        self.opened = True
 
     def _on_message(self, message: str) -> None:
         self.texts.append(message)
