@@ -43,6 +43,11 @@ _RECORD = struct.Struct("!HBHH16sH")
 _NO_MAC = bytes(MAC_LENGTH)
 
 
+LAST_HOP = 1
+OVER_A_TRUNK = 2
+"""Hops left of a datagram that a home relay forwards once more."""
+
+
 class HopType(IntEnum):
     """The message types of version 1."""
 
@@ -82,7 +87,7 @@ class Outer:
     worker: int
     key_id: int
     time_ms: int
-    hops_left: int = 1
+    hops_left: int = LAST_HOP
     return_slot: int = 0
     flags: int = 0
 

@@ -113,6 +113,15 @@ def split_host_port(text: str, default_port: int | None = None) -> tuple[str, in
     return host.strip("[]"), port
 
 
+def check_host_port(value: str) -> str:
+    """Return the text if `split_host_port` reads it. For validators: raises ValueError."""
+    try:
+        split_host_port(value)
+    except LocalError as error:
+        raise ValueError(str(error)) from None
+    return value
+
+
 def join_host_port(host: str, port: int) -> str:
     """Return `HOST:PORT`, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from usher_core.errors import LocalError, describe
-from usher_core.ids import MAX_CLUSTER, pack_address, split_host_port
+from usher_core.ids import MAX_CLUSTER, check_host_port, pack_address, split_host_port
 
 MAX_PEERS = 64
 MAX_ENDPOINTS = 8
@@ -30,10 +30,7 @@ class Endpoint(BaseModel):
     @field_validator("address")
     @classmethod
     def _is_host_and_port(cls, value: str) -> str:
-        try:
-            host, port = split_host_port(value)
-        except LocalError as error:
-            raise ValueError(str(error)) from None
+        host, port = split_host_port(check_host_port(value))
         if port == 0:
             raise ValueError("port 0 is no address")
         if not is_ip(host) and not _NAME.fullmatch(host):

@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from usher_core.errors import LocalError, describe
-from usher_core.ids import MAX_CLUSTER, MAX_POD, MAX_WORKER, Route, pack_address, split_host_port
+from usher_core.ids import MAX_CLUSTER, MAX_POD, MAX_WORKER, Route, check_host_port, pack_address, split_host_port
 
 MAX_ROUTES = 100_000
 _BASE_URL = re.compile(
@@ -39,10 +39,7 @@ class Transceiver(BaseModel):
     @field_validator("udp")
     @classmethod
     def _is_ip_and_port(cls, value: str) -> str:
-        try:
-            host, port = split_host_port(value)
-        except LocalError as error:
-            raise ValueError(str(error)) from None
+        host, port = split_host_port(check_host_port(value))
         if "%" in host:
             # A zone means something on one host only, and this file is read by all.
             raise ValueError("an address with a zone can't be a transceiver's")

@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, CliApp, CliSettingsSource, NoDecode, SettingsConfigDict, SettingsError
 
 from usher_core.errors import LocalError
-from usher_core.ids import split_host_port
+from usher_core.ids import check_host_port
 
 
 def _split_commas(value: object) -> object:
@@ -25,15 +25,7 @@ TextList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_commas)]
 """A list: its flag is repeatable, its environment variable takes commas."""
 
 
-def _check_host_port(value: str) -> str:
-    try:
-        split_host_port(value)
-    except LocalError as error:
-        raise ValueError(str(error)) from None
-    return value
-
-
-HostPort = Annotated[str, AfterValidator(_check_host_port)]
+HostPort = Annotated[str, AfterValidator(check_host_port)]
 """`HOST:PORT`, or `[V6-ADDRESS]:PORT`."""
 
 

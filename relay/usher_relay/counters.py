@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from usher_core.errors import RemoteError
+
 
 class Drop(StrEnum):
     """Why a datagram was not forwarded."""
@@ -79,6 +81,11 @@ class Drop(StrEnum):
     """Any other error of the kernel: no route, a firewall rule, a local address that is gone."""
     INTERNAL = "internal"
     """A fault of ours; the log tells more."""
+
+    @classmethod
+    def of_hop_fault(cls, error: RemoteError) -> Drop:
+        """Return under which reason a datagram is dropped that `hop.parse` refused."""
+        return {"hop_version": cls.HOP_VERSION, "hop_type": cls.HOP_TYPE}.get(error.reason, cls.HOP_MALFORMED)
 
 
 class FlowEvent(StrEnum):

@@ -26,7 +26,16 @@ from typing import TypeAlias
 
 from usher_core import hop
 from usher_core.errors import RemoteError
-from usher_core.hop import OUTER_LENGTH, OVERHEAD, RECORD_LENGTH, TIME_WINDOW_MS, TO_CLIENT, HopType, RecordFlag
+from usher_core.hop import (
+    LAST_HOP,
+    OUTER_LENGTH,
+    OVERHEAD,
+    RECORD_LENGTH,
+    TIME_WINDOW_MS,
+    TO_CLIENT,
+    HopType,
+    RecordFlag,
+)
 from usher_core.keys import HopKey
 from usher_relay.counters import Drop
 from usher_relay.endpoint import Endpoint
@@ -36,7 +45,6 @@ from usher_relay.hop_codec import (
     DATA_TO_CLIENT,
     HOPS_LEFT_AT,
     KEY_ID_AT,
-    LAST_HOP,
     NO_SLOT,
     PATH_KEY,
     RECORD_FLAGS_AT,
@@ -59,7 +67,6 @@ SSRC_LENGTH = 4
 # Plain numbers: an operation on flags costs more than the MAC.
 _ALIVE = int(RecordFlag.ALIVE)
 _PARTS = int(RecordFlag.SPLIT | RecordFlag.LAST_PART)
-_PARSE_DROPS = {"hop_version": Drop.HOP_VERSION, "hop_type": Drop.HOP_TYPE}
 
 ClientSend: TypeAlias = tuple[bytes, bytes, object]
 """(path key, datagram, local address or None)."""
@@ -154,7 +161,7 @@ class Downlink:
         try:
             parsed = hop.parse(datagram)
         except RemoteError as error:
-            return _PARSE_DROPS.get(error.reason, Drop.HOP_MALFORMED)
+            return Drop.of_hop_fault(error)
         if not parsed.outer.to_client:
             return Drop.HOP_DIRECTION
         if datagram[1] not in _TAKEN:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from siphashc import siphash
 
 from usher_core.hop import (
+    LAST_HOP,
     MAC_LENGTH,
     MAC_PAYLOAD_LENGTH,
     OUTER_LENGTH,
@@ -48,9 +49,6 @@ DATA_TO_CLIENT = TO_CLIENT | HopType.DATA
 LENGTHS = tuple(length.to_bytes(2) for length in range(1 << 16))
 pack_mac = struct.Struct("!Q").pack
 _ROUTE = struct.Struct("!HIB")
-LAST_HOP = 1
-OVER_A_TRUNK = 2
-"""The home relay forwards it once more."""
 
 
 def route_bytes(route: Route) -> bytes:

@@ -181,16 +181,16 @@ def test_a_home_relay_answers_a_probe_with_the_ids_of_its_keys_and_nobody_else_i
     assert rig.arrive(probe) == []
     ((reply, to),) = rig.home.take_for_ingress()
     assert to == INGRESS_ADDRESS
-    assert read_reply(reply, HOME_CLUSTER, dict(trunk.of(HOME_CLUSTER.to_bytes(2))), rig.unix) == NONCE
+    assert read_reply(reply, HOME_CLUSTER, trunk.of(HOME_CLUSTER.to_bytes(2)), rig.unix) == NONCE
     assert hop.parse(reply).records[0].payload[16:] == bytes((1,)) + b"u" + bytes((1, TRUNK_KEY_ID))
     forged = build_probe(HOME_CLUSTER, NONCE, (), HopKey(id=TRUNK_KEY_ID, key=HOP_KEY), rig.unix)
     assert rig.arrive(forged, rig.trunk_datagram(POD_A, (bytes(20), b""), type=hop.HopType.PROBE)) == []
     assert rig.home.take_for_ingress() == []
     assert rig.drops(rig.home) == {Drop.HOP_MAC: 1, Drop.HOP_MALFORMED: 1}
     with pytest.raises(RemoteError):
-        read_reply(reply, 2, dict(trunk.of(HOME_CLUSTER.to_bytes(2))), rig.unix)
+        read_reply(reply, 2, trunk.of(HOME_CLUSTER.to_bytes(2)), rig.unix)
     with pytest.raises(RemoteError):
-        read_reply(reply, HOME_CLUSTER, dict(trunk.of(HOME_CLUSTER.to_bytes(2))), rig.unix + 61)
+        read_reply(reply, HOME_CLUSTER, trunk.of(HOME_CLUSTER.to_bytes(2)), rig.unix + 61)
 
 
 def test_retired_keys_are_not_held() -> None:

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from usher_core import hop
-from usher_core.hop import OUTER_LENGTH, RECORD_LENGTH, HopType, Outer, Record
+from usher_core.hop import LAST_HOP, OUTER_LENGTH, OVER_A_TRUNK, RECORD_LENGTH, HopType, Outer, Record
 from usher_core.ids import Route
 from usher_transceiver.paths import SocketAddress, Via
 
@@ -117,8 +117,7 @@ class Bundler:
             route.worker,
             key_id,
             int(self._wall() * 1000),
-            # The home relay sends on what has a return slot.
-            hops_left=2 if via.return_slot else 1,
+            hops_left=OVER_A_TRUNK if via.return_slot else LAST_HOP,
             return_slot=via.return_slot,
         )
         self.datagrams += 1

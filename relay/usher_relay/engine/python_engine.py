@@ -277,7 +277,7 @@ class PythonEngine:
         return handle
 
     def _send_over_trunks(self) -> None:
-        for datagram, address, path_key in self._forwarder.take_for_peers():
+        for datagram, address, path_key in self._forwarder.take_for_peers() if self._to_peers else ():
             # By the port, which differs between clients behind one NAT: the datagrams of one leave in order.
             self._send_on_trunk(self._to_peers[path_key[3] % len(self._to_peers)], datagram, address)
         if self._trunk is not None:

@@ -23,17 +23,16 @@ from typing import NamedTuple, TypeAlias
 from usher_core import hop, stun
 from usher_core.datagram import DatagramClass, classify
 from usher_core.errors import RemoteError
-from usher_core.hop import OUTER_LENGTH, HopDatagram, HopType, Record, RecordFlag
+from usher_core.hop import OUTER_LENGTH, OVER_A_TRUNK, HopDatagram, HopType, Record, RecordFlag
 from usher_core.keys import HopKey
 from usher_relay.checks import open_check
 from usher_relay.counters import Drop
 from usher_relay.endpoint import Endpoint
-from usher_relay.hop_codec import NO_SLOT, OVER_A_TRUNK, ROUTE, Stamp, hop_prefix, record_spans, restamp, under_mac
+from usher_relay.hop_codec import NO_SLOT, ROUTE, Stamp, hop_prefix, record_spans, restamp, under_mac
 from usher_relay.state import RelayState
 from usher_relay.trunk.probe import PROBED_LENGTH, held_ids
 
 _TAKEN = frozenset((HopType.DATA, HopType.PROBE))
-_PARSE_DROPS = {"hop_version": Drop.HOP_VERSION, "hop_type": Drop.HOP_TYPE}
 
 MAX_BESIDE_FORGED = 7
 """Most records that are sent on of a datagram that has forged ones too."""
@@ -78,7 +77,7 @@ class Inlet:
         try:
             parsed = hop.parse(datagram)
         except RemoteError as error:
-            return _PARSE_DROPS.get(error.reason, Drop.HOP_MALFORMED)
+            return Drop.of_hop_fault(error)
         if parsed.outer.to_client:
             return Drop.HOP_DIRECTION
         if parsed.outer.type not in _TAKEN:

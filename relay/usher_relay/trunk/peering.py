@@ -22,7 +22,7 @@ import structlog
 
 from usher_core.errors import RemoteError
 from usher_core.ids import join_host_port, pack_address, unpack_address
-from usher_core.keys import HeldKey, HopKey, KeyFile, held_keys
+from usher_core.keys import HopKey, KeyFile, held_keys
 from usher_core.peers import Endpoint, PeerFile, is_ip, parse_peer_file
 from usher_relay.trunk.keys import TrunkKeys
 from usher_relay.trunk.peer_table import PeerAddresses, PeerTable
@@ -85,9 +85,7 @@ class Peering:
         self._ways: dict[int, dict[tuple[str, int], _Way]] = {}
         self._resolved: dict[str, tuple[str, ...]] = {}
         self._resolve_at = time.monotonic() + RESOLVE_EVERY_S
-        self._keys = TrunkKeys(keys.hop)
         self._newest: dict[bytes, HopKey] = {}
-        self._held: tuple[HeldKey, ...] = ()
         self.set_keys(keys)
 
     def set_keys(self, keys: KeyFile) -> None:
@@ -148,19 +146,14 @@ class Peering:
                 self._resolved[name] = hosts
             else:
                 log.warning("a peer's name has no address now", name=name, using=self._resolved.get(name, ()))
-        known = self._ways
-        self._ways = {
-            peer.cluster: {
-                address: known.get(peer.cluster, {}).get(address) or _Way(address, endpoint.weight)
-                for endpoint in peer.endpoints
-                for address in self._addresses_of(endpoint)
-            }
-            for peer in file.peers
-        }
+        known, self._ways = self._ways, {}
         for peer in file.peers:
+            ways = self._ways[peer.cluster] = {}
             for endpoint in peer.endpoints:
                 for address in self._addresses_of(endpoint):
-                    self._ways[peer.cluster][address].weight = endpoint.weight
+                    way = known.get(peer.cluster, {}).get(address) or _Way(address, endpoint.weight)
+                    way.weight = endpoint.weight
+                    ways[address] = way
 
     def _addresses_of(self, endpoint: Endpoint) -> Iterator[tuple[str, int]]:
         hosts = (endpoint.host,) if is_ip(endpoint.host) else self._resolved.get(endpoint.host, ())
@@ -193,7 +186,7 @@ class Peering:
             if way is None:
                 continue
             try:
-                nonce = read_reply(datagram, cluster, dict(self._keys.of(cluster.to_bytes(2))), unix)
+                nonce = read_reply(datagram, cluster, self._keys.of(cluster.to_bytes(2)), unix)
             except RemoteError:
                 continue
             if way.health.on_answer(nonce, now):

@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 
 from siphashc import siphash
 
-from usher_core.hop import OVERHEAD, HopType
+from usher_core.hop import OVER_A_TRUNK, OVERHEAD, HopType
 from usher_relay.endpoint import Endpoint
-from usher_relay.hop_codec import OVER_A_TRUNK, hop_prefix
+from usher_relay.hop_codec import hop_prefix
 from usher_relay.trunk.rendezvous import PLACES
 
 TRUNK_HOP_SIZE: Final = 1_232

@@ -13,7 +13,7 @@ Rules of an endpoint:
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from usher_core import hop
@@ -48,7 +48,7 @@ def build_probe(cluster: int, nonce: bytes, held: Iterable[HeldKey], key: HopKey
     return hop.encode(outer, (Record(ClientPath(bytes(16), 0, 0), payload),), key.key)
 
 
-def read_reply(datagram: bytes, cluster: int, keys: dict[int, HopKey], unix: float) -> bytes:
+def read_reply(datagram: bytes, cluster: int, keys: Mapping[int, HopKey], unix: float) -> bytes:
     """Return the nonce of an authentic PROBE-REPLY from a relay of `cluster`.
 
     Raises RemoteError: what `hop.parse` raises, `probe_reply` for all else.

@@ -2,6 +2,8 @@
 //!
 //! A thread counts for itself; whoever wants a total adds copies up.
 
+use crate::hop::HopFault;
+
 /// An enumeration whose members count from 0 and have a label each.
 macro_rules! labels {
     ($(#[$about:meta])* $name:ident { $($(#[$note:meta])* $member:ident = $label:literal,)* }) => {
@@ -108,6 +110,16 @@ labels! {
         SendRefused = "send_refused",
         /// A fault of ours; the log tells more.
         Internal = "internal",
+    }
+}
+
+impl From<HopFault> for Drop {
+    fn from(fault: HopFault) -> Self {
+        match fault {
+            HopFault::Version => Self::HopVersion,
+            HopFault::Type => Self::HopType,
+            HopFault::Length | HopFault::Route => Self::HopMalformed,
+        }
     }
 }
 

@@ -22,9 +22,7 @@ use std::sync::Arc;
 use crate::counters::Drop;
 use crate::endpoint::Endpoint;
 use crate::flows::LocalId;
-use crate::hop::{
-    self, ALIVE, HopFault, HopMac, LAST_PART, Parsed, PathKey, RouteKey, SPLIT, TIME_WINDOW_MS, TO_CLIENT,
-};
+use crate::hop::{self, ALIVE, HopMac, LAST_PART, Parsed, PathKey, RouteKey, SPLIT, TIME_WINDOW_MS, TO_CLIENT};
 use crate::inlet::span;
 use crate::keys::Keys;
 use crate::peers::cluster_of;
@@ -163,11 +161,7 @@ impl Batch<'_> {
         from: From,
     ) -> Result<(), Drop> {
         let state = &mut *self.state;
-        let parsed = hop::parse(datagram).map_err(|fault| match fault {
-            HopFault::Version => Drop::HopVersion,
-            HopFault::Type => Drop::HopType,
-            HopFault::Length | HopFault::Route => Drop::HopMalformed,
-        })?;
+        let parsed = hop::parse(datagram).map_err(Drop::from)?;
         if !parsed.to_client() {
             return Err(Drop::HopDirection);
         }

@@ -20,19 +20,17 @@ use std::sync::Arc;
 use crate::counters::Drop;
 use crate::datagram::{Kind, kind};
 use crate::endpoint::Endpoint;
-use crate::hop::{
-    self, HopFault, OUTER_LENGTH, Parsed, RECORD_LENGTH, Record, RouteKey, SPLIT, TIME_WINDOW_MS, TO_CLIENT,
-};
+use crate::hop::{self, OUTER_LENGTH, Parsed, RECORD_LENGTH, Record, RouteKey, SPLIT, TIME_WINDOW_MS, TO_CLIENT};
 use crate::keys::Keys;
 use crate::peers::{Cluster, cluster_of};
 use crate::restamped::{Head, Onward};
 use crate::state::{Stamp, State};
-use crate::{stun, ufrag};
+use crate::{checks, stun};
 
 /// Hops that a datagram on a trunk has left at least: the home relay forwards it once more.
 pub const OVER_A_TRUNK: u8 = 2;
 /// Most records that are sent on of a datagram that has forged ones too: each leaves as a piece of its own.
-const MAX_BESIDE_FORGED: u64 = 7;
+const MAX_BESIDE_FORGED: usize = 7;
 /// Nonce and time of a PROBE, which go back as they came.
 const PROBED_LENGTH: usize = 16;
 
@@ -40,6 +38,8 @@ struct Batch<'a> {
     state: &'a mut State,
     keys: Arc<Keys>,
     onward: &'a mut Onward,
+    /// Where the records of a datagram stand that go on.
+    kept: Vec<Range<u32>>,
     now: f64,
     stamp: Stamp,
 }
@@ -54,7 +54,7 @@ pub fn forward<'a>(
 ) {
     state.counters.uplink.batches += 1;
     let stamp = state.stamp(unix_ms);
-    let mut batch = Batch { keys: Arc::clone(&state.keys), state, onward, now, stamp };
+    let mut batch = Batch { keys: Arc::clone(&state.keys), state, onward, kept: Vec::new(), now, stamp };
     for (number, (datagram, source)) in datagrams.enumerate() {
         batch.state.counters.uplink.received += 1;
         if let Err(refused) = batch.take(number as u32, datagram, source) {
@@ -65,11 +65,7 @@ pub fn forward<'a>(
 
 impl Batch<'_> {
     fn take(&mut self, number: u32, datagram: &[u8], source: Endpoint) -> Result<(), Drop> {
-        let parsed = hop::parse(datagram).map_err(|fault| match fault {
-            HopFault::Version => Drop::HopVersion,
-            HopFault::Type => Drop::HopType,
-            HopFault::Length | HopFault::Route => Drop::HopMalformed,
-        })?;
+        let parsed = hop::parse(datagram).map_err(Drop::from)?;
         if parsed.to_client() {
             return Err(Drop::HopDirection);
         }
@@ -106,21 +102,22 @@ impl Batch<'_> {
         }
         let key = parsed.route();
         let route = self.state.routes.find(&key).ok_or(Drop::NoRoute)?;
-        let (mut records, mut kept, mut bytes, mut size) = (0, 0, 0, OUTER_LENGTH);
+        let (mut records, mut bytes, mut size) = (0, 0, OUTER_LENGTH);
+        self.kept.clear();
         for record in parsed.records() {
             records += 1;
             bytes += record.payload.len() as u64;
             if let Some(reason) = self.forgery(&record, key) {
                 self.state.counters.drop(reason);
             } else {
-                kept += 1;
                 size += RECORD_LENGTH + record.payload.len();
+                self.kept.push(span(record));
             }
         }
-        if kept == 0 {
+        if self.kept.is_empty() {
             return Ok(()); // all of it was forged, and is counted
         }
-        if kept < records && kept > MAX_BESIDE_FORGED {
+        if self.kept.len() < records && self.kept.len() > MAX_BESIDE_FORGED {
             return Err(Drop::HopMalformed);
         }
         if size > self.state.routes.get(route).hop_size {
@@ -129,13 +126,8 @@ impl Batch<'_> {
         let slot = self.state.slots.take(source, cluster, self.now).ok_or(Drop::HopSlot)?;
         let head = Head { kind: hop::DATA, hops_left: parsed.hops_left() - 1, route: &key, return_slot: slot };
         let to = self.state.routes.get(route).address;
-        if kept == records {
-            self.onward.push(to, (number, datagram), parsed.records().map(span), &head, &self.stamp);
-        } else {
-            let good: Vec<Range<u32>> =
-                parsed.records().filter(|record| self.forgery(record, key).is_none()).map(span).collect();
-            self.onward.push(to, (number, datagram), good.into_iter(), &head, &self.stamp);
-        }
+        self.onward.push(to, (number, datagram), self.kept.iter().cloned(), &head, &self.stamp);
+        let records = records as u64;
         self.state.routes.get_mut(route).uplink += records;
         let traffic = &mut self.state.counters.uplink;
         traffic.forwarded += records;
@@ -153,10 +145,11 @@ impl Batch<'_> {
         if !message.is_binding_request() || message.username().is_none() {
             return None;
         }
-        let Some(Ok(ufrag)) = message.server_ufrag().map(ufrag::split) else { return Some(Drop::UfragShape) };
-        let Some(opened) = self.keys.open(&ufrag) else { return Some(Drop::UfragUnknown) };
-        let is_ours = opened.password.is_some_and(|password| message.verify_integrity(&password));
-        (!is_ours || opened.route != route).then_some(Drop::Integrity)
+        match checks::open(&self.keys, &message) {
+            Ok((_, opened)) if opened.password.is_some() && opened.route == route => None,
+            Ok(_) => Some(Drop::Integrity),
+            Err(reason) => Some(reason),
+        }
     }
 
     fn answer_probe(&mut self, probe: &Parsed<'_>, source: Endpoint, stamp: &Stamp) -> Result<(), Drop> {

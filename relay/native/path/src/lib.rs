@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bundle;
+mod checks;
 pub mod counters;
 pub mod datagram;
 pub mod downlink;

@@ -47,11 +47,6 @@ impl Onward {
         self.replies.clear();
     }
 
-    /// Whether there is nothing to send.
-    pub fn is_empty(&self) -> bool {
-        self.datagrams.is_empty() && self.replies.is_empty()
-    }
-
     /// Sends on the records of a datagram that stand in `spans`, headers included.
     pub fn push(
         &mut self,

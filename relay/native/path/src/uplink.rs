@@ -19,6 +19,7 @@
 //! Limits come after a request's integrity, never before. A datagram that does not fit its hop is cut in the middle; a
 //! STUN request never is, as a check that crosses only in parts would promise a path that carries no whole packets.
 
+use crate::checks;
 use crate::counters::Drop;
 use crate::datagram::{Kind, kind};
 use crate::downlink::Here;
@@ -31,7 +32,6 @@ use crate::questions::Questions;
 use crate::rtp;
 use crate::state::State;
 use crate::stun;
-use crate::ufrag;
 use crate::waiting::{MAX_FOUND, NO_SSRC, QuestionId, Ssrc};
 
 type Outcome = Result<(), Drop>;
@@ -166,12 +166,7 @@ impl Batch<'_> {
         let state = &mut *self.state;
         let payload = self.out.slots.get(slot).payload(packet.length);
         let message = stun::parse(payload).map_err(|_| Drop::StunMalformed)?;
-        let text = message.server_ufrag().ok_or(Drop::UfragShape)?;
-        let ufrag = ufrag::split(text).map_err(|_| Drop::UfragShape)?;
-        let opened = state.keys.open(&ufrag).ok_or(Drop::UfragUnknown)?;
-        if opened.password.is_some_and(|password| !message.verify_integrity(&password)) {
-            return Err(Drop::Integrity);
-        }
+        let (ufrag, opened) = checks::open(&state.keys, &message)?;
         let route = state.routes.way(&opened.route, &packet.path).ok_or(Drop::NoRoute)?;
         self.address_may(&packet.path)?;
         let state = &mut *self.state;
