@@ -19,6 +19,11 @@ def read_json(text: str | bytes) -> Any:
     return json.loads(text, parse_constant=_no_constant, parse_float=_finite)
 
 
+def write_json(value: Any) -> str:
+    """Return a value as JSON without blanks."""
+    return json.dumps(value, separators=(",", ":"))
+
+
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 

@@ -29,7 +29,7 @@ from typing import Any, Protocol
 
 from usher_core.errors import RemoteError
 from usher_core.event_policy import OPEN, EventPolicy
-from usher_core.json_values import is_deeper, merge, read_json
+from usher_core.json_values import is_deeper, merge, read_json, write_json
 from usher_transceiver.error_event import error_event
 from usher_transceiver.event_policy import refusal, visible
 from usher_transceiver.rate import TokenBucket
@@ -109,7 +109,7 @@ class EventHub:
         self._to_server = to_server
         self._is_adopted = False
         # Another server's is not known yet.
-        self._session_text = _json(session) if to_server is None else ""
+        self._session_text = write_json(session) if to_server is None else ""
         self._max_session_bytes = max_session_bytes
         self.dropped = 0
         self._new_id = new_id
@@ -160,14 +160,14 @@ class EventHub:
                 self._remind(now)
             return True
         if self._to_server is not None:
-            text = message if isinstance(message, str) and policy == OPEN else _json(event)
+            text = message if isinstance(message, str) and policy == OPEN else write_json(event)
             self._pass_on(self._to_server, event, text)
             return True
         is_update = event["type"] == "session.update"
         if is_update and not self._written_bytes.take(now, self._writings * len(self._session_text) + len(message)):
             return self._refuse(now, "Too many updates of so large a session: send fewer.", event)
         if self._observers:
-            self._show(event, _json(event), of_client=True)
+            self._show(event, write_json(event), of_client=True)
         if is_update and not self._update(event):
             return True
         if self._backend_ready:
@@ -196,7 +196,7 @@ class EventHub:
         """Send an event of the backend or of the session to the client."""
         complete = dict(event)
         complete.setdefault("event_id", self._new_id())
-        self._send_out(complete, _json(complete))
+        self._send_out(complete, write_json(complete))
 
     def forward(self, event: Event, text: str) -> None:
         """Send an event of the server behind the backend to the client as it is written."""
@@ -251,7 +251,7 @@ class EventHub:
         merged = merge(self.session, update)
         merged.update({name: self.session[name] for name in _FIXED})
         if update:
-            text = _json(merged)
+            text = write_json(merged)
             if len(text) > self._max_session_bytes:
                 most = f"A session has at most {self._max_session_bytes} bytes here."
                 self._error("session_too_large", most, event, "session")
@@ -282,9 +282,9 @@ class EventHub:
     def close(self, reason: str) -> None:
         """The call has ended: say so to whoever still hears it."""
         ended = {"type": "usher.call.ended", "reason": reason, "event_id": self._new_id()}
-        self._show(ended, _json(ended))
+        self._show(ended, write_json(ended))
         if self._open:
-            self._send(_json(ended))  # where the client hung up there is no channel any more, and nothing is lost
+            self._send(write_json(ended))  # where the client hung up there is no channel any more, and nothing is lost
         self._open = False
         self._waiting.clear()
         self._for_backend.clear()
@@ -315,7 +315,7 @@ class EventHub:
             say(_seen(policy, *self._with_session("session.created")))
 
     def _written_session(self) -> str:
-        self._session_text = self._session_text or _json(self.session)
+        self._session_text = self._session_text or write_json(self.session)
         return self._session_text
 
     def _with_session(self, kind: str) -> tuple[Event, str]:
@@ -348,11 +348,7 @@ def parse_event(message: str | bytes) -> Event:
 def _seen(policy: EventPolicy, event: Event, text: str) -> str:
     """Return the text of an event for somebody: `text`, which holds all of it, unless something is to be cut."""
     shown = visible(policy, event)
-    return text if shown is event else _json(shown)
-
-
-def _json(value: Mapping[str, Any]) -> str:
-    return json.dumps(value, separators=(",", ":"))
+    return text if shown is event else write_json(shown)
 
 
 def _quote(text: str) -> str:

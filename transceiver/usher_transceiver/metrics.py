@@ -6,24 +6,22 @@ Labels are reasons, kinds and states from fixed sets; never an address, a ufrag 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
+from prometheus_client.core import InfoMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from usher_transceiver.histogram import Histogram
 from usher_transceiver.hop_socket import HopSocket
 from usher_transceiver.media.ticker import Ticker
+from usher_transceiver.metric_families import PREFIX, counter, counters, gauge, gauges, histogram, histograms
 from usher_transceiver.mux import Mux
 from usher_transceiver.process_load import ProcessLoad
 from usher_transceiver.sessions import SessionRegistry
 from usher_transceiver.transceiver_keys import TransceiverKeys
 
 PACKET_EVENTS = ("received", "sent", "resent", "lost", "late", "recovered", "skipped", "refused")
-
-_PREFIX = "usher_transceiver_"
 
 
 class TransceiverCollector(Collector):
@@ -60,79 +58,79 @@ class TransceiverCollector(Collector):
         states = dict.fromkeys(("new", "connecting", "connected"), 0)
         for session in self._sessions:
             states[session.state] = states.get(session.state, 0) + 1
-        yield _gauges("sessions", "Live sessions by state", "state", states)
-        yield _gauge("sessions_limit", "Most sessions at a time", load.max_sessions)
-        yield _gauge("draining", "1 while no new calls are taken", load.draining)
-        yield _counter("sessions_created", "Sessions made", self._sessions.created)
-        yield _counters("sessions_ended", "Sessions ended by reason", "reason", self._sessions.ended)
-        yield _counters("sessions_refused", "Creates refused by reason", "reason", self._sessions.refused)
+        yield gauges("sessions", "Live sessions by state", "state", states)
+        yield gauge("sessions_limit", "Most sessions at a time", load.max_sessions)
+        yield gauge("draining", "1 while no new calls are taken", load.draining)
+        yield counter("sessions_created", "Sessions made", self._sessions.created)
+        yield counters("sessions_ended", "Sessions ended by reason", "reason", self._sessions.ended)
+        yield counters("sessions_refused", "Creates refused by reason", "reason", self._sessions.refused)
         sent = self._sessions.unsent
-        yield _gauge("observers", "Observers (side-bands) of all calls", self._sessions.observers)
+        yield gauge("observers", "Observers (side-bands) of all calls", self._sessions.observers)
         dropped = self._sessions.observers_dropped
-        yield _counters("observers_dropped", "Observers turned away or dropped by reason", "reason", dropped)
-        yield _counter("unsent", "Datagrams without a path, or beyond the bound of an unconfirmed address", sent)
+        yield counters("observers_dropped", "Observers turned away or dropped by reason", "reason", dropped)
+        yield counter("unsent", "Datagrams without a path, or beyond the bound of an unconfirmed address", sent)
         refused = self._sessions.refused_events
-        yield _counter("events_refused", "Events that the policy of their sender's key did not allow", refused)
+        yield counter("events_refused", "Events that the policy of their sender's key did not allow", refused)
         waiting = self._sessions.channel_bytes
-        yield _gauge("channel_bytes", "Waiting to be sent on the data channels of all calls", waiting)
-        yield _counter("events_dropped", "Events that did not fit the channel or its queue", self._sessions.lost_events)
+        yield gauge("channel_bytes", "Waiting to be sent on the data channels of all calls", waiting)
+        yield counter("events_dropped", "Events that did not fit the channel or its queue", self._sessions.lost_events)
 
         stages = self._sessions.histograms.setup
-        yield _histograms("setup_seconds", "From the offer to each stage of a call's set-up", "stage", stages)
+        yield histograms("setup_seconds", "From the offer to each stage of a call's set-up", "stage", stages)
 
     def _of_audio(self) -> Iterable[Metric]:
         counts = self._sessions.audio
         packets = {event: counts[event] for event in PACKET_EVENTS}
-        yield _counters("audio_packets", "RTP packets of all calls, by what happened to them", "event", packets)
+        yield counters("audio_packets", "RTP packets of all calls, by what happened to them", "event", packets)
         seconds = {event: counts[f"{event}_ms"] / 1000 for event in ("concealed", "played", "unplayed")}
-        yield _counters("audio_seconds", "Audio made up, played, and dropped from the play queue", "event", seconds)
+        yield counters("audio_seconds", "Audio made up, played, and dropped from the play queue", "event", seconds)
         waiting = self._sessions.play_queue_ms / 1000
-        yield _gauge("play_queue_seconds", "Audio that waits to be played, of all calls", waiting)
-        histograms = self._sessions.histograms
-        yield _histogram("jitter_seconds", "Jitter of the packets of clients, of ended calls", histograms.jitter)
-        yield _histogram("round_trip_seconds", "Round trip by RTCP, of ended calls", histograms.round_trip)
+        yield gauge("play_queue_seconds", "Audio that waits to be played, of all calls", waiting)
+        networks = self._sessions.histograms
+        yield histogram("jitter_seconds", "Jitter of the packets of clients, of ended calls", networks.jitter)
+        yield histogram("round_trip_seconds", "Round trip by RTCP, of ended calls", networks.round_trip)
 
     def _of_backends(self) -> Iterable[Metric]:
         watch = self._sessions.backend_watch
-        yield _counters("backend_slow", "Callbacks of backends that held up the loop", "callback", watch.slow)
+        yield counters("backend_slow", "Callbacks of backends that held up the loop", "callback", watch.slow)
         unheard = watch.unheard_ms / 1000
-        yield _counter("backend_unheard_seconds", "Audio for which a coroutine was too late", unheard)
-        yield _counter("backend_events_refused", "Events that found no room before a coroutine", watch.refused_events)
+        yield counter("backend_unheard_seconds", "Audio for which a coroutine was too late", unheard)
+        yield counter("backend_events_refused", "Events that found no room before a coroutine", watch.refused_events)
 
     def _of_packets(self) -> Iterable[Metric]:
         mux, socket = self._mux, self._socket
-        yield _counter("hop_received", "Hop datagrams received", mux.received)
-        yield _counter("hop_records", "Records in accepted hop datagrams", mux.records)
-        yield _counter("hop_sent", "Hop datagrams sent", mux.sent)
-        yield _counter("hop_sent_records", "Records in hop datagrams sent", mux.sent_records)
-        yield _counters("drops", "Datagrams and records dropped by reason", "reason", mux.drops)
-        yield _counters("checks", "Binding requests by outcome", "outcome", mux.checks)
-        yield _counters("reports", "UNKNOWN-FLOW and HERE sent", "kind", mux.reports)
-        yield _counters("send_failures", "Datagrams the kernel did not take", "reason", socket.send_failures)
-        yield _counter("receive_failures", "Errors of the hop socket while reading", socket.receive_failures)
+        yield counter("hop_received", "Hop datagrams received", mux.received)
+        yield counter("hop_records", "Records in accepted hop datagrams", mux.records)
+        yield counter("hop_sent", "Hop datagrams sent", mux.sent)
+        yield counter("hop_sent_records", "Records in hop datagrams sent", mux.sent_records)
+        yield counters("drops", "Datagrams and records dropped by reason", "reason", mux.drops)
+        yield counters("checks", "Binding requests by outcome", "outcome", mux.checks)
+        yield counters("reports", "UNKNOWN-FLOW and HERE sent", "kind", mux.reports)
+        yield counters("send_failures", "Datagrams the kernel did not take", "reason", socket.send_failures)
+        yield counter("receive_failures", "Errors of the hop socket while reading", socket.receive_failures)
         remembered = self._sessions.transaction_ids
-        yield _gauge("transaction_ids", "Ids of checks remembered for live sessions", remembered)
-        yield _gauge("client_paths", "Client addresses that belong to a session", mux.paths)
-        yield _counter("split_joined", "Datagrams put together from two halves", mux.joiner.joined)
-        yield _counter("split_expired", "Halves of datagrams whose other half did not come", mux.joiner.expired)
-        yield _counter("split_overflowed", "Halves that had to make room", mux.joiner.overflowed)
-        yield _gauge("hop_time_offset_seconds", "How far the last relay's clock is ahead", mux.time_offset_ms / 1000)
+        yield gauge("transaction_ids", "Ids of checks remembered for live sessions", remembered)
+        yield gauge("client_paths", "Client addresses that belong to a session", mux.paths)
+        yield counter("split_joined", "Datagrams put together from two halves", mux.joiner.joined)
+        yield counter("split_expired", "Halves of datagrams whose other half did not come", mux.joiner.expired)
+        yield counter("split_overflowed", "Halves that had to make room", mux.joiner.overflowed)
+        yield gauge("hop_time_offset_seconds", "How far the last relay's clock is ahead", mux.time_offset_ms / 1000)
         buffers = {"receive": socket.receive_buffer, "send": socket.send_buffer}
         if socket.kernel_drops is not None:
-            yield _counter("kernel_drops", "Datagrams the kernel dropped: the buffer was full", socket.kernel_drops)
-        yield _gauges("socket_buffer_bytes", "Buffers of the hop socket", "direction", buffers)
+            yield counter("kernel_drops", "Datagrams the kernel dropped: the buffer was full", socket.kernel_drops)
+        yield gauges("socket_buffer_bytes", "Buffers of the hop socket", "direction", buffers)
 
     def _of_process(self) -> Iterable[Metric]:
-        yield _counter("ticks", "Ticks of 20 ms", self._ticker.ticks)
-        yield _counter("late_ticks", "Ticks that came more than 10 ms late", self._ticker.late_ticks)
-        yield _counter("skipped_ticks", "Ticks given up after a stall", self._ticker.skipped_ticks)
-        yield _gauge("worst_late_seconds", "Latest tick since the beginning", self._ticker.worst_late)
-        yield _histogram("tick_lateness_seconds", "How late ticks came: the lag of the loop", self._ticker.lateness)
-        yield _gauge("tasks", "Tasks of the loop: a few, some for each live call and each HTTP request", _tasks())
-        yield _counter("cpu_seconds", "CPU that the process has used, user and system", self._process.cpu_seconds)
-        yield _gauge("loop_lag_seconds", "How late the event loop was at most in the last 5 s", self._process.lag)
-        yield _gauge("key_file_wrong", "1 while the key file is lost or broken", self._keys.is_wrong)
-        yield InfoMetricFamily(f"{_PREFIX}codec", "The Opus codec in use", {"codec": self._codec})
+        yield counter("ticks", "Ticks of 20 ms", self._ticker.ticks)
+        yield counter("late_ticks", "Ticks that came more than 10 ms late", self._ticker.late_ticks)
+        yield counter("skipped_ticks", "Ticks given up after a stall", self._ticker.skipped_ticks)
+        yield gauge("worst_late_seconds", "Latest tick since the beginning", self._ticker.worst_late)
+        yield histogram("tick_lateness_seconds", "How late ticks came: the lag of the loop", self._ticker.lateness)
+        yield gauge("tasks", "Tasks of the loop: a few, some for each live call and each HTTP request", _tasks())
+        yield counter("cpu_seconds", "CPU that the process has used, user and system", self._process.cpu_seconds)
+        yield gauge("loop_lag_seconds", "How late the event loop was at most in the last 5 s", self._process.lag)
+        yield gauge("key_file_wrong", "1 while the key file is lost or broken", self._keys.is_wrong)
+        yield InfoMetricFamily(f"{PREFIX}codec", "The Opus codec in use", {"codec": self._codec})
 
 
 def make_metrics(collector: TransceiverCollector) -> CollectorRegistry:
@@ -142,41 +140,8 @@ def make_metrics(collector: TransceiverCollector) -> CollectorRegistry:
     return registry
 
 
-def _counter(name: str, text: str, value: float) -> Metric:
-    return CounterMetricFamily(_PREFIX + name, text, value=value)
-
-
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(_PREFIX + name, text, value=value)
-
-
-def _counters(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
-    family = CounterMetricFamily(_PREFIX + name, text, labels=(label,))
-    for value, count in values.items():
-        family.add_metric((str(value),), count)
-    return family
-
-
 def _tasks() -> int:
     try:
         return len(asyncio.all_tasks())
     except RuntimeError:
         return 0  # a scrape outside of the loop
-
-
-def _histogram(name: str, text: str, histogram: Histogram) -> Metric:
-    return HistogramMetricFamily(_PREFIX + name, text, histogram.buckets, histogram.sum)
-
-
-def _histograms(name: str, text: str, label: str, histograms: Mapping[str, Histogram]) -> Metric:
-    family = HistogramMetricFamily(_PREFIX + name, text, labels=(label,))
-    for value, histogram in histograms.items():
-        family.add_metric((value,), histogram.buckets, histogram.sum)
-    return family
-
-
-def _gauges(name: str, text: str, label: str, values: Mapping[str, int]) -> Metric:
-    family = GaugeMetricFamily(_PREFIX + name, text, labels=(label,))
-    for value, count in values.items():
-        family.add_metric((str(value),), count)
-    return family

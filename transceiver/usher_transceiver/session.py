@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -24,6 +23,7 @@ from usher_core.errors import RemoteError
 from usher_core.event_policy import OPEN, EventPolicy
 from usher_core.ids import ClientPath, Route, join_host_port
 from usher_core.internal_api import AdvertisedAddress, SessionInfo, SessionPath, State, Timings
+from usher_core.json_values import write_json
 from usher_core.rtp import is_rtcp
 from usher_core.stun import StunMessage
 from usher_transceiver.backend_call import LiveCall
@@ -286,8 +286,7 @@ class Session:
             async with asyncio.timeout(self._limits.backend_start):
                 await self._backend.start(self._call)
         except Exception as error:  # noqa: BLE001 - a backend is somebody's code
-            log_fault(self._log, "the backend did not start", error)
-            self.end(EndReason.BACKEND_FAILED)
+            self._backend_failed("the backend did not start", error)
             return
         if self.state != "ended":
             self._backend_ready = True
@@ -302,8 +301,7 @@ class Session:
         try:
             self._backend.on_audio(frame)
         except Exception as error:  # noqa: BLE001 - a backend is somebody's code
-            log_fault(self._log, "the backend failed on audio", error)
-            self.end(EndReason.BACKEND_FAILED)
+            self._backend_failed("the backend failed on audio", error)
         self._watch.took(began, "on_audio", self.facts.session_id, self.facts.backend)
 
     def _event_to_backend(self, event: Event) -> bool:
@@ -311,8 +309,7 @@ class Session:
         try:
             return self._backend.on_event(event)
         except Exception as error:  # noqa: BLE001 - a backend is somebody's code
-            log_fault(self._log, "the backend failed on an event", error)
-            self.end(EndReason.BACKEND_FAILED)
+            self._backend_failed("the backend failed on an event", error)
             return True
         finally:
             self._watch.took(began, "on_event", self.facts.session_id, self.facts.backend)
@@ -322,8 +319,11 @@ class Session:
         try:
             self._backend.on_client_event(event, text)
         except Exception as error:  # noqa: BLE001 - a backend is somebody's code
-            log_fault(self._log, "the backend failed on an event", error)
-            self.end(EndReason.BACKEND_FAILED)
+            self._backend_failed("the backend failed on an event", error)
+
+    def _backend_failed(self, message: str, error: Exception) -> None:
+        log_fault(self._log, message, error)
+        self.end(EndReason.BACKEND_FAILED)
 
     def _backend_ends(self, reason: str) -> None:
         self._log.info("the backend hangs up", why=reason[:64])
@@ -472,7 +472,7 @@ def room_for_session(offer: Offer) -> int:
 def check_session(facts: CallFacts) -> None:
     """Raises RemoteError `session_too_large` when `session.created` would not fit the client's channel."""
     room = room_for_session(facts.offer)
-    size = len(json.dumps(_session_object(facts), separators=(",", ":")))
+    size = len(write_json(_session_object(facts)))
     if size > room:
         raise RemoteError(
             "session_too_large",

@@ -23,13 +23,12 @@ one of its own.
 
 from __future__ import annotations
 
-import json
 from binascii import a2b_base64
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, TypeGuard
 
 from usher_core.errors import RemoteError
-from usher_core.json_values import is_deeper, read_json
+from usher_core.json_values import is_deeper, read_json, write_json
 from usher_transceiver.backends.protocol import AudioFrame, Event
 from usher_transceiver.backends.realtime.counters import RealtimeCounters
 from usher_transceiver.backends.realtime.faults import Fault
@@ -149,7 +148,7 @@ class Bridge:
         session = {name: value for name, value in given.items() if name not in SERVERS_OWN_FIELDS}
         if session.keys() - {"type"}:
             event: Event = {"type": "session.update", "session": session}
-            self._outbox.put_event(_json(event))
+            self._outbox.put_event(write_json(event))
             self._expect(event)
 
     def on_frame(self, now: float, frame: AudioFrame) -> None:
@@ -280,7 +279,7 @@ class Bridge:
         if not quoting:
             return event, text
         shown = {**event, "error": {**event["error"], **dict.fromkeys(quoting, "not shown")}}
-        return shown, _json(shown)
+        return shown, write_json(shown)
 
     def _is_ours(self, event: Event) -> bool:
         event_id = _refused_id(event)
@@ -344,7 +343,7 @@ class Bridge:
             self._truncated += 1
             self._counters.truncations["partly_heard" if audio_end_ms else "unheard"] += 1
             self._outbox.put_event(
-                _json(
+                write_json(
                     {
                         "type": "conversation.item.truncate",
                         "event_id": f"{OUR_EVENT_IDS}{self._truncated}",
@@ -380,7 +379,3 @@ def _response_id(event: Event) -> str:
 
 def _is_id(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and len(value) <= MAX_ID
-
-
-def _json(event: Event) -> str:
-    return json.dumps(event, separators=(",", ":"))

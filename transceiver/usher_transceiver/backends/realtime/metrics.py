@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from usher_transceiver.backends.realtime.counters import RealtimeCounters
-
-_PREFIX = "usher_transceiver_realtime_"
+from usher_transceiver.metric_families import counters, gauge, histogram
 
 
 class RealtimeCollector(Collector):
@@ -21,23 +19,14 @@ class RealtimeCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Return all metrics."""
-        counters = self._counters
-        yield _counters("calls", "Calls by what became of their Realtime connection", "outcome", counters.calls)
-        yield self._connect_seconds()
-        yield _counters("events", "Messages to and from the Realtime server", "direction", counters.events)
-        yield _counters("dropped_bytes", "Dropped between client and server", "reason", counters.dropped_bytes)
-        yield _counters("truncations", "Interrupted parts of answers", "kind", counters.truncations)
-        text = "Waiting for the WebSockets of all calls"
-        yield GaugeMetricFamily(_PREFIX + "queued_bytes", text, value=counters.queued_bytes)
-
-    def _connect_seconds(self) -> Metric:
-        took = self._counters.connects
+        counted = self._counters
+        text = "Calls by what became of their Realtime connection"
+        yield counters("realtime_calls", text, "outcome", counted.calls)
         text = "From the start of a connection until it was open"
-        return HistogramMetricFamily(_PREFIX + "connect_seconds", text, buckets=took.buckets, sum_value=took.sum)
-
-
-def _counters(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
-    family = CounterMetricFamily(_PREFIX + name, text, labels=(label,))
-    for value, count in values.items():
-        family.add_metric((value,), count)
-    return family
+        yield histogram("realtime_connect_seconds", text, counted.connects)
+        text = "Messages to and from the Realtime server"
+        yield counters("realtime_events", text, "direction", counted.events)
+        text = "Dropped between client and server"
+        yield counters("realtime_dropped_bytes", text, "reason", counted.dropped_bytes)
+        yield counters("realtime_truncations", "Interrupted parts of answers", "kind", counted.truncations)
+        yield gauge("realtime_queued_bytes", "Waiting for the WebSockets of all calls", counted.queued_bytes)
