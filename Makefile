@@ -59,7 +59,7 @@ up: native-if-cargo ## start everything here and print `ready URL` (ARGS="--rela
 	@exec $(BIN)/usher up $(ARGS)
 
 # Coverage would slow whole programs down (marker `programs`); what measures time (marker `timed`) runs alone.
-test: native-if-cargo lint types layers ## lint, types, layers and every test this machine can run, with coverage; no root needed
+test: native-if-cargo lint types layers ## lint, types, layers and the tests this machine can run, but long ones and e2e; no root needed
 	$(PYTEST) -n $(JOBS) -m 'not programs and not timed and not long and not e2e' --cov --cov-report=term
 	$(PYTEST) -n 2 --dist=loadfile -m 'programs and not timed and not long and not e2e'
 	$(PYTEST) -m 'timed and not long and not e2e'
