@@ -1,8 +1,8 @@
 """The commands of `usher`: a group with one sub-command per program.
 
 A sub-command is imported only when it is called, so that `usher --help` and each program start quickly. `relay`,
-`transceiver`, `signaling`, `operator` and `up` take the flags of their settings class; the others are plain click
-commands.
+`transceiver`, `signaling`, `operator`, `up` and `wan` take the flags of their settings class; the others are plain
+click commands.
 """
 
 from __future__ import annotations
@@ -64,6 +64,11 @@ _COMMANDS: dict[str, _Program | _Command] = {
         "Run the operator: pools in Kubernetes become relays and transceivers.",
         "usher_operator.settings:OperatorSettings",
         "usher_operator.main:run",
+    ),
+    "wan": _Program(
+        "Carry UDP as late and as lossy as between two regions, for trials.",
+        "usher_cli.wan.settings:WanSettings",
+        "usher_cli.wan.main:run",
     ),
     "keys": _Command("Make and look at key files.", "usher_cli.keys_command:keys"),
     "ufrag": _Command("Explain an ICE username fragment.", "usher_cli.ufrag_command:ufrag"),
