@@ -97,9 +97,10 @@ def test_hundreds_of_calls_leave_memory_descriptors_and_tasks_where_they_were(tm
 def test_ten_thousand_calls_leave_memory_descriptors_and_tasks_where_they_were(tmp_path: Path) -> None:
     with running_fleet(tmp_path) as fleet:
         transceiver = Transceiver(fleet)
-        for _ in range(10):
-            transceiver.calls(100)
-        before = transceiver.hold()
-        for _ in range(90):
-            transceiver.calls(100)
-        check(before, transceiver.hold(), growth=9_000 * 1_000)
+        held = []
+        for thousands in range(1, 11):
+            for _ in range(10):
+                transceiver.calls(100)
+            held.append(transceiver.hold())
+            print(f"after {thousands},000 calls: {held[-1]}", flush=True)
+        check(held[0], held[-1], growth=9_000 * 1_000)

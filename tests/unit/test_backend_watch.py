@@ -14,7 +14,7 @@ from tests.direct_rig import DirectRig, FakeBackend
 from tests.raw_client import RawClient
 from tests.virtual_loop import VirtualLoop, run_virtual
 from usher_transceiver.backends.coroutine import Call, CoroutineBackend
-from usher_transceiver.backends.watch import LOG_EVERY_S, SLOW_S, BackendWatch, WatchedCoroutine
+from usher_transceiver.backends.watch import LOG_EVERY_S, SLOW_S, BackendWatch, WatchedCoroutine, watch_tasks
 from usher_transceiver.session import EndReason
 
 Scenario = Callable[[DirectRig, RawClient], Awaitable[None]]
@@ -51,6 +51,13 @@ class Slow(FakeBackend):
         return True
 
 
+class SlowForwarding(Slow):
+    forwards_events = True
+
+    def on_client_event(self, event: Any, text: str) -> None:
+        self.on_event(event)
+
+
 async def slow_steps(call: Call) -> None:
     async for event in call.events:
         await asyncio.sleep(1)
@@ -67,6 +74,7 @@ async def slow_tasks(call: Call) -> None:
 
 
 def with_tasks(rig: DirectRig) -> None:
+    watch_tasks(asyncio.get_running_loop())
     rig.sessions._backends["fake"] = partial(CoroutineBackend, slow_tasks, "fake", rig.sessions.backend_watch)
 
 
@@ -74,12 +82,22 @@ def with_callbacks(rig: DirectRig) -> None:
     rig.sessions._backends["fake"] = lambda _config: Slow()
 
 
+def with_a_server(rig: DirectRig) -> None:
+    rig.sessions._backends["fake"] = lambda _config: SlowForwarding()
+
+
 def with_coroutine(rig: DirectRig) -> None:
     rig.sessions._backends["fake"] = partial(CoroutineBackend, slow_steps, "fake", rig.sessions.backend_watch)
 
 
 @pytest.mark.parametrize(
-    ("prepare", "callback"), [(with_callbacks, "on_event"), (with_coroutine, "run"), (with_tasks, "run")]
+    ("prepare", "callback"),
+    [
+        (with_callbacks, "on_event"),
+        (with_a_server, "on_client_event"),
+        (with_coroutine, "run"),
+        (with_tasks, "run"),
+    ],
 )
 @pytest.mark.parametrize("kind", ["work", "fail"])
 def test_what_holds_up_the_loop_is_counted_and_its_call_is_named(

@@ -27,6 +27,7 @@ from usher_shell.watched_file import WatchedFile
 from usher_transceiver.backends.realtime.backend import RealtimeBackends
 from usher_transceiver.backends.realtime.metrics import RealtimeCollector
 from usher_transceiver.backends.realtime.upstream import NAME as REALTIME
+from usher_transceiver.backends.watch import watch_tasks
 from usher_transceiver.certificate import Certificate
 from usher_transceiver.hop_socket import HopSocket
 from usher_transceiver.internal_api import make_app
@@ -152,6 +153,7 @@ class Transceiver:
 
     async def start(self) -> None:
         """Begin to work: packets and requests are handled when this returns."""
+        watch_tasks(asyncio.get_running_loop())
         self._socket.start(self._mux.on_datagram, self._mux.batch)
         self._socket.beat()
         self._housekeeping = asyncio.create_task(self._keep_house())

@@ -316,10 +316,12 @@ class Session:
 
     def _event_to_server(self, event: Event, text: str) -> None:
         assert isinstance(self._backend, ForwardingBackend)
+        began = self._watch.clock()
         try:
             self._backend.on_client_event(event, text)
         except Exception as error:  # noqa: BLE001 - a backend is somebody's code
             self._backend_failed("the backend failed on an event", error)
+        self._watch.took(began, "on_client_event", self.facts.session_id, self.facts.backend)
 
     def _backend_failed(self, message: str, error: Exception) -> None:
         log_fault(self._log, message, error)

@@ -13,15 +13,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Mapping
-from contextvars import ContextVar
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, Generic, TypeVar
 
 import structlog
 
 from usher_transceiver.backends.faults import log_fault
 from usher_transceiver.backends.protocol import AudioFrame, AudioKind, BackendCall, BackendConfig, Event
-from usher_transceiver.backends.watch import BackendWatch, WatchedCoroutine
+from usher_transceiver.backends.watch import BackendWatch
 from usher_transceiver.error_event import error_event
 from usher_transceiver.media.frame import FRAME_MS, FRAME_SECONDS, SAMPLE_RATE
 
@@ -207,16 +206,12 @@ class CoroutineBackend:
 
     async def start(self, call: BackendCall) -> None:
         self._call = call
-        loop = asyncio.get_running_loop()
-        if loop.get_task_factory() is None:
-            loop.set_task_factory(_make_task)
-        self._task = loop.create_task(self._main(call), name=f"backend of {call.id}")
+        self._task = asyncio.create_task(self._main(call), name=f"backend of {call.id}")
 
     async def _main(self, low: BackendCall) -> None:
         call = Call(low, self._config, self._frames, self._events, lambda: self._closing)
-        _watched_by.set((self._watch, call.id, self._name))
         try:
-            await WatchedCoroutine(self._run(call), self._watch, call.id, self._name)
+            await self._watch.run(self._run(call), call.id, self._name)
         except (Exception, SystemExit, asyncio.CancelledError) as error:
             # A cancellation that is none of ours came out of something that `run` awaited: it failed.
             if self._closing and isinstance(error, asyncio.CancelledError):
@@ -257,17 +252,3 @@ class CoroutineBackend:
             self._task.cancel()
             await asyncio.wait((self._task,))
         self._call = self._task = None
-
-
-_watched_by: ContextVar[tuple[BackendWatch, str, str]] = ContextVar("_watched_by")
-"""Set where `run` is, and so in the tasks that it starts: session and backend."""
-
-
-def _make_task(
-    loop: asyncio.AbstractEventLoop, of: Coroutine[Any, Any, Any] | Generator[Any, None, Any], **options: Any
-) -> asyncio.Task[Any]:
-    """Make a task as asyncio does, and watch its steps when a backend has started it."""
-    watched_by = _watched_by.get(None)
-    if watched_by is not None and isinstance(of, Coroutine):
-        of = WatchedCoroutine(of, *watched_by)
-    return asyncio.Task(of, loop=loop, **options)
