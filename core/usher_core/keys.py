@@ -135,11 +135,26 @@ def parse_key_file(text: str) -> KeyFile:
         raise LocalError("the key file is no JSON: a number in it has more than 4300 digits") from None
 
 
+def merge_key_files(files: Iterable[KeyFile]) -> KeyFile:
+    """Return one key file with the keys of all; what stands in an earlier one is tried first."""
+    ice: list[IceKey] = []
+    hop: list[HopKey] = []
+    store: list[StoreKey] = []
+    seal: list[SealKey] = []
+    for file in files:
+        ice += file.ice
+        hop += file.hop
+        store += file.store
+        seal += file.seal
+    return KeyFile(version=1, ice=tuple(ice), hop=tuple(hop), store=tuple(store), seal=tuple(seal))
+
+
 @dataclass(frozen=True, slots=True)
 class HeldKey:
     """A key that a program holds, without the key: whoever rotates keys waits until all programs report the new one.
 
-    `id` is the letter of an ice key; `clusters` are the cluster ids of an ice key, empty for others.
+    `id` is the letter of an ice key. `clusters` are the cluster ids of an ice key, and of a trunk's hop key the cluster
+    at its other end; empty for others.
     """
 
     list: Literal["ice", "hop", "store"]
@@ -151,9 +166,13 @@ class HeldKey:
 def held_keys(file: KeyFile) -> tuple[HeldKey, ...]:
     """Return what to report of the ice, hop and store keys in a key file."""
     ice = (HeldKey("ice", key.letter, key.state, key.clusters) for key in file.ice)
-    hop = (HeldKey("hop", str(key.id), key.state) for key in file.hop)
+    hop = (HeldKey("hop", str(key.id), key.state, _other_end(key)) for key in file.hop)
     store = (HeldKey("store", str(key.id), key.state) for key in file.store)
     return (*ice, *hop, *store)
+
+
+def _other_end(key: HopKey) -> tuple[int, ...]:
+    return () if key.scope == "local" else (key.scope,)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import gc
 import signal
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ import structlog
 
 from usher_core.errors import LocalError
 from usher_core.ids import is_loopback_host, split_host_port
-from usher_core.keys import KeyFile, parse_key_file
+from usher_core.keys import KeyFile, merge_key_files, parse_key_file
 from usher_core.logs import configure
 from usher_core.settings import announce
 from usher_relay.admin import Admin
@@ -24,11 +25,12 @@ from usher_relay.metrics import relay_registry
 from usher_relay.routes.select import select_routes
 from usher_relay.settings import RelaySettings
 from usher_relay.shutdown import Phase, Shutdown
+from usher_relay.state import RelayKeys
 from usher_relay.store.select import select_store
 from usher_relay.trunk.metrics import PeersCollector
 from usher_relay.trunk.peering import Peering
 from usher_shell.http_server import HttpServer
-from usher_shell.watched_file import WatchedFile
+from usher_shell.watched_file import SourceStatus, WatchedFile
 
 if TYPE_CHECKING:
     from usher_relay.store.recovery import Recovery
@@ -48,44 +50,73 @@ def run(settings: RelaySettings) -> None:
     """Run a relay until it is told to end. Raises LocalError when it cannot begin."""
     configure(settings.log_format, settings.log_level)
     sys.setswitchinterval(SWITCH_INTERVAL)
-    keys = _Keys(settings.keys_file)
-    engine = select_engine(settings.engine, _engine_config(settings), keys.file.value)
+    keys = _Keys(settings.keys_file, settings.trunk_keys_file)
+    engine = select_engine(settings.engine, _engine_config(settings), keys.value)
     try:
-        recovery = select_store(settings, engine, keys.file.value)
+        recovery = select_store(settings, engine, keys.value)
         peering = None
         if settings.peers_file is not None:
-            peering = Peering(settings.peers_file, keys.file.value, engine.set_peers)
+            peering = Peering(settings.peers_file, keys.value, engine.set_peers)
         asyncio.run(_Relay(settings, engine, keys, recovery, peering).run())
     finally:
         engine.stop()
 
 
 class _Keys:
-    """The key file, and who takes what it says. Raises LocalError when it can't be used at the start."""
+    """The key files, and who takes what they say together.
 
-    def __init__(self, path: Path) -> None:
+    Raises LocalError when --keys-file can't be used at the start. A file of a trunk that can't adds nothing.
+    """
+
+    def __init__(self, path: Path, of_trunks: Sequence[str]) -> None:
         self._engine: Engine | None = None
         self._recovery: Recovery | None = None
         self._peering: Peering | None = None
-        self.file = WatchedFile(path, self._take, "key file", fix="make one with `usher keys new`")
+        nothing = KeyFile(version=1)
+        self._held = [nothing] * (1 + len(of_trunks))
+        self.file = WatchedFile(path, self._taking(0), "key file", fix="make one with `usher keys new`")
+        self.of_trunks = [
+            WatchedFile(Path(path), self._taking(place), "trunk key file", until_there=nothing)
+            for place, path in enumerate(of_trunks, 1)
+        ]
 
-    def _take(self, text: str) -> KeyFile:
-        keys = parse_key_file(text)
+    @property
+    def value(self) -> KeyFile:
+        """All keys."""
+        return merge_key_files(self._held)
+
+    def _taking(self, place: int) -> Callable[[str], KeyFile]:
+        def take(text: str) -> KeyFile:
+            file = parse_key_file(text)
+            held = [*self._held[:place], file, *self._held[place + 1 :]]
+            self._give(merge_key_files(held))
+            self._held = held
+            return file
+
+        return take
+
+    def _give(self, keys: KeyFile) -> None:
         # Keys that one of them refuses are a broken file: the last good one stays in use.
+        RelayKeys.of(keys)
         if self._recovery is not None:
             self._recovery.set_keys(keys)
         if self._peering is not None:
             self._peering.set_keys(keys)
         if self._engine is not None:
             self._engine.set_keys(keys)
-        return keys
 
     async def follow(self, engine: Engine, recovery: Recovery | None, peering: Peering | None) -> None:
-        """Give them what the file says, until cancelled."""
+        """Give them what the files say, until cancelled."""
         self._engine, self._recovery, self._peering = engine, recovery, peering
         while True:
-            self.file.look()
+            for file in (self.file, *self.of_trunks):
+                file.look()
             await asyncio.sleep(LOOK_EVERY)
+
+    def status_of_trunks(self) -> SourceStatus:
+        """Return how the key files of trunks are: the first that is wrong, or the last one."""
+        found = [file.status() for file in self.of_trunks]
+        return next((each for each in found if each.fault), found[-1])
 
 
 class _Relay:
@@ -109,6 +140,8 @@ class _Relay:
         sources = {"routes": self._routes.status, "keys": keys.file.status}
         if peering is not None:
             sources["peers"] = peering.status
+        if keys.of_trunks:
+            sources["trunk_keys"] = keys.status_of_trunks
         registry = relay_registry(engine, sources, with_store=recovery is not None)
         if peering is not None:
             registry.register(PeersCollector(peering.endpoints))

@@ -18,7 +18,7 @@ from usher_relay.state import Limits
 MIB = 1 << 20
 MINIMUM_MTU = 1_280
 LONGEST_HOLD = 0.0003
-REDIS_SCHEMES = ("redis://", "rediss://", "unix://", "redis+sentinel://", "rediss+sentinel://")
+MAX_TRUNK_KEYS_FILES = 64
 
 
 class RelaySettings(RouteSettings):
@@ -39,6 +39,13 @@ class RelaySettings(RouteSettings):
         default="127.0.0.1:9478", description="HOST:PORT of /livez, /readyz, /metrics, /routes, /flows, /keys"
     )
     keys_file: Path = Field(description="key file with `ice` and `hop` keys, re-read when it changes")
+    trunk_keys_file: TextList = Field(
+        default=(),
+        max_length=MAX_TRUNK_KEYS_FILES,
+        description="key file of a trunk (repeatable), re-read when it changes: its `hop` keys, and `ice` keys that"
+        " open ufrags of the cluster at its other end. Used beside --keys-file; one that is missing or broken costs"
+        " that trunk alone",
+    )
     engine: Literal["auto", "python", "native"] = Field(
         default="auto", description="data path: native where installed, or the Python one"
     )

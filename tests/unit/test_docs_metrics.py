@@ -127,7 +127,7 @@ def relay_metrics() -> list[Metric]:
     ]
     good = SourceStatus("file", loaded=True, age=0.0, fault="")
     watch = PodWatchCollector(PodWatch(("voice",)), "usher_relay")
-    sources = {"routes": lambda: good, "keys": lambda: good, "peers": lambda: good}
+    sources = {"routes": lambda: good, "keys": lambda: good, "peers": lambda: good, "trunk_keys": lambda: good}
     redis: Any = SimpleNamespace(is_up=True, refuses_writes=False)
     store = StoreCollector(StoreCounters(), redis)
     collectors = [RelayCollector(engine, sources, with_store=True) for engine in engines]
