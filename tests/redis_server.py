@@ -9,6 +9,7 @@ import socket
 import subprocess
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from tests import tools
 from tests.signaling_fakes import until
@@ -69,12 +70,43 @@ class RedisServer:
 
 @contextlib.asynccontextmanager
 async def redis_server(password: str = "") -> AsyncIterator[RedisServer]:
+    server = RedisServer(free_port(), password)
+    async with running(server):
+        yield server
+
+
+@contextlib.asynccontextmanager
+async def running(*servers: RedisServer) -> AsyncIterator[None]:
+    try:
+        for server in servers:
+            await server.start()
+        yield
+    finally:
+        for server in servers:
+            server.kill()
+
+
+@contextlib.asynccontextmanager
+async def sentinel(folder: Path, master: int) -> AsyncIterator[int]:
+    """A Sentinel that watches the Redis on port `master` as `calls`; its port."""
+    port, config = free_port(), folder / "sentinel.conf"
+    config.write_text(
+        f"port {port}\nbind 127.0.0.1\ndir {folder}\nsentinel monitor calls 127.0.0.1 {master} 1\n"
+        "sentinel down-after-milliseconds calls 500\nsentinel failover-timeout calls 3000\n"
+    )
+    program = tools.find("redis-server")
+    assert program
+    process = await asyncio.create_subprocess_exec(
+        program, str(config), "--sentinel", stdout=asyncio.subprocess.DEVNULL
+    )
+    try:
+        yield port
+    finally:
+        process.kill()
+        await process.wait()
+
+
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = RedisServer(port, password)
-    await server.start()
-    try:
-        yield server
-    finally:
-        server.kill()
+        return int(probe.getsockname()[1])

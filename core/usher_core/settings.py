@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, CliApp, CliSettingsSource, NoDecode, SettingsConfigDict, SettingsError
 
@@ -23,6 +23,19 @@ def _split_commas(value: object) -> object:
 
 TextList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_commas)]
 """A list: its flag is repeatable, its environment variable takes commas."""
+
+
+REDIS_SCHEMES = ("redis://", "rediss://", "unix://", "redis+sentinel://", "rediss+sentinel://")
+
+
+def _check_redis_url(value: SecretStr) -> SecretStr:
+    if not value.get_secret_value().startswith(REDIS_SCHEMES):
+        raise ValueError(f"a URL of Redis starts with one of {', '.join(REDIS_SCHEMES)}")
+    return value
+
+
+RedisUrl = Annotated[SecretStr, AfterValidator(_check_redis_url)]
+"""Where a Redis is, with its password; `usher_shell.redis_client` reads it."""
 
 
 HostPort = Annotated[str, AfterValidator(check_host_port)]

@@ -2,9 +2,7 @@
 
 Rules:
 * A question takes at most the time-out. Without an answer it is None: the caller goes on by what it knows itself.
-* After a failure nobody asks for a while, 0.5 s at first and up to 30 s. Then one question is the probe; the others go
-  on without Redis until it has its answer. So a Redis that hangs costs a few requests a time-out, not all of them, and
-  one that comes back meets no crowd.
+* After a failure it is asked seldom, by the rules of `breaker`.
 * One log line when Redis goes and one when it is back. They name the kind of failure, never the URL.
 * Keys in Redis have names of hashes: tenants may be people.
 """
@@ -18,18 +16,14 @@ from random import Random, SystemRandom
 from typing import Any
 
 import structlog
-from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from usher_core.errors import LocalError
+from usher_shell.redis_client import close, redis_client
+from usher_signaling.breaker import Breaker
 from usher_signaling.metrics import Metrics
 
 log = structlog.get_logger()
 
-FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_S = 30.0
 MAX_CONNECTIONS = 32
 PREFIX = "usher:"
 _FAILURES = (RedisError, OSError, TimeoutError, EOFError, ValueError, RuntimeError)
@@ -69,32 +63,20 @@ class RedisStore:
         self._timeout = timeout
         self._metrics = metrics
         self._now = now
-        self._random = random or SystemRandom()
-        try:
-            pool = BlockingConnectionPool.from_url(
-                url,
-                max_connections=MAX_CONNECTIONS,
-                timeout=timeout,
-                socket_timeout=timeout,
-                socket_connect_timeout=timeout,
-                retry=Retry(NoBackoff(), 0),  # the rules above are ours; the library would try three times
-            )
-        except (ValueError, TypeError):
-            raise LocalError("the URL of Redis can't be read", "one is redis://:PASSWORD@HOST:6379/0") from None
-        self._redis = Redis.from_pool(pool)
+        self._breaker = Breaker(random or SystemRandom())
+        self._redis = redis_client(url, max_connections=MAX_CONNECTIONS, connect_within=timeout, answer_within=timeout)
+        # Behind Sentinels the library fails a question for which no connection is free: that is no outage.
+        self._free = asyncio.Semaphore(MAX_CONNECTIONS)
         self._take = self._redis.register_script(_TAKE)
-        self._pause = 0.0
-        self._ask_at = 0.0
-        self._probing = False
 
     @property
     def is_away(self) -> bool:
         """Whether the last question had no answer."""
-        return self._pause > 0
+        return self._breaker.is_away
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._redis.aclose()
+        await close(self._redis)
 
     async def take(self, tenant: str, rate: float, burst: int) -> float | None:
         """Take one request out of a tenant's bucket: 0, or the seconds to wait. None when Redis is away."""
@@ -118,33 +100,29 @@ class RedisStore:
 
     async def _ask(self, question: Callable[[], Awaitable[Any]]) -> Any:
         """The answer, None when Redis is away."""
-        probe = self.is_away
-        if probe:
-            if self._probing or self._now() < self._ask_at:
-                return None
-            self._probing = True
+        attempt = self._breaker.begin(self._now())
+        if attempt is None:
+            return None
+        well: bool | None = None
+        failure: Exception | None = None
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(self._timeout), self._free:
                 answer = await question()
+            well = True
+            return answer
         except _FAILURES as error:
-            self._failed(error, probe)
+            self._metrics.redis_failures.inc()
+            well, failure = False, error
             return None
         finally:
-            if probe:
-                self._probing = False
-        if probe:
-            self._pause = 0.0
-            log.info("Redis is back")
-        return answer
+            if self._breaker.end(attempt, self._now(), well=well):
+                self._tell(failure)
 
-    def _failed(self, error: Exception, probe: bool) -> None:
-        self._metrics.redis_failures.inc()
-        if self.is_away and not probe:
-            return  # one of several that were under way when it went
-        if not self.is_away:
-            log.warning("Redis is away; this replica goes on by itself", error=type(error).__name__)
-        self._pause = min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * self._pause))
-        self._ask_at = self._now() + self._pause * self._random.uniform(0.5, 1.0)
+    def _tell(self, failure: Exception | None) -> None:
+        if failure is None:
+            log.info("Redis is back")
+        else:
+            log.warning("Redis is away; this replica goes on by itself", error=type(failure).__name__)
 
 
 def _name(kind: str, what: str) -> str:

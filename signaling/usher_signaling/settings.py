@@ -15,7 +15,7 @@ from usher_core.event_policy import EventPolicy, parse_event_policy_text
 from usher_core.ids import is_loopback_host, split_host_port
 from usher_core.internal_api import AdvertisedAddress
 from usher_core.route_settings import MAX_NAMESPACES, RouteSettings, check_namespaces
-from usher_core.settings import HostPort, TextList
+from usher_core.settings import HostPort, RedisUrl, TextList
 from usher_signaling.jwt_keys import ALGORITHMS
 from usher_signaling.regions import EVERYBODY_ELSE, Network, RegionalAddress, Regions, is_region
 
@@ -145,10 +145,10 @@ class SignalingSettings(RouteSettings):
         default=False,
         description="let an ephemeral key place one call only: exact with --redis-url, else per replica",
     )
-    redis_url: SecretStr | None = Field(
+    redis_url: RedisUrl | None = Field(
         default=None,
-        description="redis://, rediss:// or unix:// URL by which replicas share rates and used ephemeral keys; with a "
-        "password better as USHER_REDIS_URL. It may fail: then each replica counts by itself",
+        description="redis://, rediss://, unix:// or redis+sentinel:// URL by which replicas share rates and used "
+        "ephemeral keys; with a password better as USHER_REDIS_URL. It may fail: then each replica counts by itself",
     )
     redis_timeout: float = Field(
         default=0.1,
@@ -295,7 +295,7 @@ class SignalingSettings(RouteSettings):
     def _are_base_urls(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if len(value) > MAX_RELAY_ADMINS:
             raise ValueError(f"at most {MAX_RELAY_ADMINS} relays are asked for a page")
-        return tuple(_parse_base_url(text) for text in value)
+        return tuple(parse_base_url(text) for text in value)
 
     @field_validator("backends")
     @classmethod
@@ -336,13 +336,6 @@ class SignalingSettings(RouteSettings):
     def _are_algorithms(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if not value or not set(value) <= set(ALGORITHMS):
             raise ValueError(f"one or more of {', '.join(ALGORITHMS)} are expected")
-        return value
-
-    @field_validator("redis_url")
-    @classmethod
-    def _is_redis_url(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None and not value.get_secret_value().startswith(("redis://", "rediss://", "unix://")):
-            raise ValueError("a URL of Redis starts with redis://, rediss:// or unix://")
         return value
 
     @model_validator(mode="after")
@@ -398,7 +391,8 @@ class SignalingSettings(RouteSettings):
         return Regions(self.region, self.region_header, proxies, self.region_fallback)
 
 
-def _parse_base_url(text: str) -> str:
+def parse_base_url(text: str) -> str:
+    """Return a URL that is scheme, host and port and nothing else, without the last slash. Raises ValueError."""
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
         raise ValueError(f"{text!r} is no base URL, as http://10.0.0.7:9478 is")

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import datetime as dt
 import ipaddress
-import socket
 import time
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
@@ -20,24 +19,17 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from structlog.testing import capture_logs
 
-from tests import tools
-from tests.redis_server import RedisServer
+from tests.redis_server import RedisServer, free_port, running, sentinel
 from tests.signaling_fakes import until
 from usher_relay.store.counters import StoreCounters
-from usher_relay.store.redis_client import redis_client
 from usher_relay.store.redis_store import RedisStore
+from usher_shell.redis_client import redis_client
 
 pytestmark = [pytest.mark.needs("redis-server"), pytest.mark.timed]
 
 TIMEOUT = 0.2
 """Of a look-up, on a busy machine."""
 UP, AWAY = "Redis answers: it is asked for unknown clients", "Redis is away"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.asynccontextmanager
@@ -61,17 +53,6 @@ async def is_up(store: RedisStore) -> None:
 
 def words(entries: Iterable[Any]) -> list[str]:
     return [entry["event"].split(";")[0] for entry in entries if entry["event"].startswith("Redis")]
-
-
-@contextlib.asynccontextmanager
-async def running(*servers: RedisServer) -> AsyncIterator[None]:
-    try:
-        for server in servers:
-            await server.start()
-        yield
-    finally:
-        for server in servers:
-            server.kill()
 
 
 def write_certificate(folder: Path) -> tuple[Path, Path]:
@@ -153,25 +134,6 @@ async def test_a_password_that_becomes_right_is_found_out() -> None:
             await admin.aclose()
             await is_up(store)
     assert words(entries) == [AWAY, UP]
-
-
-@contextlib.asynccontextmanager
-async def sentinel(folder: Path, master: int) -> AsyncIterator[int]:
-    port, config = free_port(), folder / "sentinel.conf"
-    config.write_text(
-        f"port {port}\nbind 127.0.0.1\ndir {folder}\nsentinel monitor calls 127.0.0.1 {master} 1\n"
-        "sentinel down-after-milliseconds calls 500\nsentinel failover-timeout calls 3000\n"
-    )
-    program = tools.find("redis-server")
-    assert program
-    process = await asyncio.create_subprocess_exec(
-        program, str(config), "--sentinel", stdout=asyncio.subprocess.DEVNULL
-    )
-    try:
-        yield port
-    finally:
-        process.kill()
-        await process.wait()
 
 
 async def knows_a_replica(port: int) -> None:

@@ -14,7 +14,7 @@ import pytest
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
-from tests.redis_server import RedisServer, redis_server
+from tests.redis_server import RedisServer, redis_server, sentinel
 from tests.signaling_fakes import (
     OFFER,
     OTHER_KEY,
@@ -113,6 +113,22 @@ async def test_redis_keeps_the_same_rule_as_a_replica_and_a_raised_limit_counts_
         while (passed := time.monotonic() - started) < 0.5:
             taken += await store.take("busy", 50.0, 5) == 0
         assert 5 <= taken <= 5 + 50 * (passed + 0.1)
+        await store.close()
+
+
+async def test_a_crowd_behind_sentinels_is_answered_by_the_master_they_name(tmp_path: Path) -> None:
+    async with redis_server() as redis, sentinel(tmp_path, redis.port) as port:
+        store = RedisStore(f"redis+sentinel://127.0.0.1:{port}/calls/0", 5.0, metrics := Metrics(), time.monotonic)
+
+        async def is_found() -> bool:
+            return await store.claim("a", 60) is not None
+
+        await until(is_found)
+        failures = metrics.redis_failures._value.get()
+        waits = await asyncio.gather(*(store.take("acme", 0.001, 150) for _ in range(200)))
+        assert sorted(wait is not None and wait > 0 for wait in waits) == [False] * 150 + [True] * 50
+        assert metrics.redis_failures._value.get() == failures
+        assert not store.is_away
         await store.close()
 
 

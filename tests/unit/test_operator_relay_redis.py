@@ -13,7 +13,7 @@ from usher_operator.plan.relay_pool import plan_relay_pool
 from usher_operator.plan.secret_refs import named_secrets
 from usher_operator.render.relay import relay_workload
 from usher_relay.settings import RelaySettings
-from usher_relay.store.redis_client import redis_client
+from usher_shell.redis_client import redis_client
 
 LB = {"ip": "203.0.113.10"}
 BARE = {"urlSecretRef": {"name": "redis", "key": "url"}}

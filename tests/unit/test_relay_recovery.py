@@ -28,8 +28,8 @@ from usher_relay.store.breaker import FIRST_PAUSE, LONGEST_PAUSE, MADE_UP_FOR, M
 from usher_relay.store.counters import Lookup, Refusal, StoreCounters, Write
 from usher_relay.store.mapping import LIFE, Mappings, name_of
 from usher_relay.store.recovery import NAMES_AT_ONCE, Recovery
-from usher_relay.store.redis_client import redis_client
 from usher_relay.store.redis_store import LOOKUPS_AT_ONCE, WRITE_AGAIN_AFTER, RedisStore
+from usher_shell.redis_client import redis_client
 
 CLIENT, OTHER = client(5000), client(5001)
 ROUTE = route_bytes(POD_A)

@@ -168,7 +168,7 @@ def test_the_url_of_redis_is_no_other_and_never_shown(monkeypatch: pytest.Monkey
     monkeypatch.setenv("USHER_REDIS_URL", "redis://:secret-word@redis:6379/0")
     assert "secret-word" not in repr(read())
     monkeypatch.setenv("USHER_REDIS_URL", "http://:secret-word@redis:6379/0")
-    with pytest.raises(LocalError, match="redis://, rediss:// or unix://") as caught:
+    with pytest.raises(LocalError, match=r"redis://, rediss://, unix://, redis\+sentinel://") as caught:
         read()
     assert "secret-word" not in str(caught.value)
 

@@ -22,10 +22,13 @@ from redis.exceptions import ReadOnlyError, RedisError
 
 from usher_relay.store.breaker import Breaker
 from usher_relay.store.counters import StoreCounters
-from usher_relay.store.redis_client import ANSWER_WITHIN, CONNECT_WITHIN, close
+from usher_shell.redis_client import close
 
 log = structlog.get_logger()
 
+MAX_CONNECTIONS = 8
+CONNECT_WITHIN = 2.0
+ANSWER_WITHIN = 1.0
 LOOKUPS_AT_ONCE = 4
 LOOK_EVERY = 0.1
 WRITE_AGAIN_AFTER = 5.0

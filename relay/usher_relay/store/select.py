@@ -25,11 +25,21 @@ def select_store(settings: RelaySettings, engine: Engine, keys: KeyFile) -> Reco
     from usher_relay.store.counters import StoreCounters  # noqa: PLC0415
     from usher_relay.store.mapping import Mappings  # noqa: PLC0415
     from usher_relay.store.recovery import Recovery  # noqa: PLC0415
-    from usher_relay.store.redis_client import redis_client  # noqa: PLC0415
-    from usher_relay.store.redis_store import RedisStore  # noqa: PLC0415
+    from usher_relay.store.redis_store import (  # noqa: PLC0415
+        ANSWER_WITHIN,
+        CONNECT_WITHIN,
+        MAX_CONNECTIONS,
+        RedisStore,
+    )
+    from usher_shell.redis_client import redis_client  # noqa: PLC0415
 
     counters = StoreCounters()
-    client = redis_client(settings.redis_url.get_secret_value())
+    client = redis_client(
+        settings.redis_url.get_secret_value(),
+        max_connections=MAX_CONNECTIONS,
+        connect_within=CONNECT_WITHIN,
+        answer_within=ANSWER_WITHIN,
+    )
     store = RedisStore(client, settings.redis_timeout, counters, time.monotonic)
     listeners = [listener.id for listener in settings.listeners]
     return Recovery(door, store, Mappings(keys), listeners, settings.max_flows, counters)

@@ -2,6 +2,8 @@
 
 * `redis://[USER:PASSWORD@]HOST:6379/0`; `rediss://` for TLS (`?ssl_ca_certs=FILE`), `unix://PATH` for a socket
 * `redis+sentinel://[USER:PASSWORD@]HOST:26379[,HOST:26379…]/SERVICE[/0][?sentinel_password=…]`; `rediss+sentinel://`
+
+It asks once and never again by itself: whether to ask a Redis that has failed is its user's rule.
 """
 
 from __future__ import annotations
@@ -18,18 +20,32 @@ from redis.backoff import NoBackoff
 from usher_core.errors import LocalError
 from usher_core.ids import split_host_port
 
-MAX_CONNECTIONS = 8
-CONNECT_WITHIN = 2.0
-ANSWER_WITHIN = 1.0
 _SENTINEL = "+sentinel"
 
 
-def redis_client(url: str) -> Redis:
-    """Return a client that has not connected yet. Raises LocalError, which never quotes the URL: it has a password."""
+def redis_client(
+    url: str, *, max_connections: int = 8, connect_within: float = 2.0, answer_within: float = 1.0
+) -> Redis:
+    """Return a client that has not connected yet.
+
+    Args:
+        url: where it is, with its password.
+        max_connections: as many questions are under way at once; behind Sentinels further ones fail, else they wait.
+        connect_within: seconds.
+        answer_within: seconds that an answer may take, and a connection that is free.
+
+    Raises LocalError, which never quotes the URL.
+    """
+    options = {
+        "max_connections": max_connections,
+        "socket_timeout": answer_within,
+        "socket_connect_timeout": connect_within,
+        "retry": Retry(NoBackoff(), 0),  # the library would try three times
+    }
     try:
         if urlsplit(url).scheme.endswith(_SENTINEL):
-            return _behind_sentinels(url)
-        return Redis.from_pool(BlockingConnectionPool.from_url(url, timeout=ANSWER_WITHIN, **_options()))
+            return _behind_sentinels(url, options)
+        return Redis.from_pool(BlockingConnectionPool.from_url(url, timeout=answer_within, **options))
     except (ValueError, TypeError, LocalError):
         raise LocalError(
             "the URL of Redis can't be read",
@@ -45,7 +61,7 @@ async def close(client: Redis) -> None:
         await sentinel.aclose()
 
 
-def _behind_sentinels(url: str) -> Redis:
+def _behind_sentinels(url: str, options: dict[str, Any]) -> Redis:
     parts = urlsplit(url)
     user, at, hosts = parts.netloc.rpartition("@")
     sentinels = [split_host_port(host) for host in hosts.split(",")]
@@ -62,17 +78,7 @@ def _behind_sentinels(url: str) -> Redis:
     if scheme == "rediss":
         plain["ssl"] = secure["ssl"] = True
     finder: Any = Sentinel(  # type: ignore[no-untyped-call]  # the library's own types end here
-        sentinels, sentinel_kwargs={**_options(), **secure, "password": sentinel_password}
+        sentinels, sentinel_kwargs={**options, **secure, "password": sentinel_password}
     )
-    client: Redis = finder.master_for(service, **{**_options(), **plain})
+    client: Redis = finder.master_for(service, **{**options, **plain})
     return client
-
-
-def _options() -> dict[str, Any]:
-    # The breaker's rules are ours; the library would try three times.
-    return {
-        "max_connections": MAX_CONNECTIONS,
-        "socket_timeout": ANSWER_WITHIN,
-        "socket_connect_timeout": CONNECT_WITHIN,
-        "retry": Retry(NoBackoff(), 0),
-    }
