@@ -14,8 +14,9 @@ from tests.direct_rig import DirectRig, FakeBackend
 from tests.raw_client import RawClient
 from tests.virtual_loop import VirtualLoop, run_virtual
 from usher_transceiver.backends.coroutine import Call, CoroutineBackend
-from usher_transceiver.backends.watch import LOG_EVERY_S, SLOW_S, BackendWatch, WatchedCoroutine, watch_tasks
+from usher_transceiver.backends.watch import LOG_EVERY_S, SLOW_S, BackendWatch, WatchedCoroutine
 from usher_transceiver.session import EndReason
+from usher_transceiver.watched_tasks import watch_tasks
 
 Scenario = Callable[[DirectRig, RawClient], Awaitable[None]]
 

@@ -27,7 +27,6 @@ from usher_shell.watched_file import WatchedFile
 from usher_transceiver.backends.realtime.backend import RealtimeBackends
 from usher_transceiver.backends.realtime.metrics import RealtimeCollector
 from usher_transceiver.backends.realtime.upstream import NAME as REALTIME
-from usher_transceiver.backends.watch import watch_tasks
 from usher_transceiver.certificate import Certificate
 from usher_transceiver.hop_socket import HopSocket
 from usher_transceiver.internal_api import make_app
@@ -41,6 +40,7 @@ from usher_transceiver.session import EndReason, Limits
 from usher_transceiver.sessions import RegistrySettings, SessionRegistry
 from usher_transceiver.settings import TransceiverSettings
 from usher_transceiver.transceiver_keys import TransceiverKeys
+from usher_transceiver.watched_tasks import watch_tasks
 
 HOUSEKEEPING_S = 1.0
 HEARTBEAT_LIMIT_S = 10.0

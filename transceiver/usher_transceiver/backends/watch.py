@@ -4,7 +4,6 @@ A callback, or a step of a coroutine between two of its `await`s, should be over
 the process wait for it. One that takes longer than `SLOW_S` is counted; the log names its call, once in `LOG_EVERY_S`.
 """
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import ContextVar
@@ -19,6 +18,9 @@ CALLBACKS: Final = ("on_audio", "on_event", "on_client_event", "run")
 
 log = structlog.get_logger()
 Result = TypeVar("Result")
+
+watched_by: "ContextVar[tuple[BackendWatch, str, str]]" = ContextVar("watched_by")
+"""Set where somebody's coroutine runs, and so in the tasks that it starts: session and backend."""
 
 
 class BackendWatch:
@@ -36,8 +38,8 @@ class BackendWatch:
         self._unlogged = 0
 
     async def run(self, of: Coroutine[Any, Any, Result], session: str, backend: str) -> Result:
-        """Run somebody's coroutine and look at each step of it, and of the tasks that it starts (`watch_tasks`)."""
-        _watched_by.set((self, session, backend))
+        """Run somebody's coroutine, and look at each step of it; `watched_tasks.py` does so for tasks that it starts."""
+        watched_by.set((self, session, backend))
         return await WatchedCoroutine(of, self, session, backend)
 
     def took(self, began: float, callback: str, session: str, backend: str) -> None:
@@ -98,24 +100,3 @@ class WatchedCoroutine(Coroutine[Any, Any, Result]):
     def __getattr__(self, name: str) -> Any:
         # Its name, frame and code, for those who print tasks.
         return getattr(self._of, name)
-
-
-_watched_by: ContextVar[tuple[BackendWatch, str, str]] = ContextVar("_watched_by")
-"""Set where somebody's coroutine runs, and so in the tasks that it starts: session and backend."""
-
-
-def watch_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """Look at the tasks that watched coroutines start, too. It changes how the loop makes all tasks, which is for the
-    one who made the loop to say: the program calls this, once.
-    """
-    loop.set_task_factory(_make_task)
-
-
-def _make_task(
-    loop: asyncio.AbstractEventLoop, of: Coroutine[Any, Any, Any] | Generator[Any, None, Any], **options: Any
-) -> asyncio.Task[Any]:
-    """Make a task as asyncio does."""
-    watched_by = _watched_by.get(None)
-    if watched_by is not None and isinstance(of, Coroutine):
-        of = WatchedCoroutine(of, *watched_by)
-    return asyncio.Task(of, loop=loop, **options)
