@@ -65,7 +65,7 @@ async def is_state_file(example: Any, _folder: Path) -> None:
     facts = {"udp": "127.0.0.1:1", "http": "http://127.0.0.1:2", "admin": "http://127.0.0.1:3", "pod": 1}
     for program in ("relay", "transceiver", "signaling"):
         members.add(Member(program, 1, {"program": program, **facts}))
-    assert shape(example) == shape(json.loads(members.state("http://127.0.0.1:4", "127.0.0.1:1", "/tmp/keys")))
+    assert shape(example) == shape(members.state("http://127.0.0.1:4", "127.0.0.1:1", "/tmp/keys"))
 
 
 async def is_error(example: Any, _folder: Path) -> None:

@@ -1,4 +1,3 @@
-import json
 import stat
 from pathlib import Path
 
@@ -25,7 +24,7 @@ def members() -> Members:
 
 
 def test_the_state_file_names_addresses_and_processes_in_order() -> None:
-    assert json.loads(members().state("http://127.0.0.1:8080", "0.0.0.0:3478", "/tmp/x")) == {
+    assert members().state("http://127.0.0.1:8080", "0.0.0.0:3478", "/tmp/x") == {
         "http": "http://127.0.0.1:8080",
         "udp": "0.0.0.0:3478",
         "keys": "/tmp/x",
@@ -43,7 +42,7 @@ def test_one_that_has_ended_is_in_neither_file() -> None:
     fleet = members()
     fleet.remove("transceiver-1")
     assert fleet.transceivers() == []
-    assert json.loads(fleet.state("", "", ""))["transceivers"] == []
+    assert fleet.state("", "", "")["transceivers"] == []
 
 
 def test_the_route_file_is_what_relays_and_signaling_read() -> None:

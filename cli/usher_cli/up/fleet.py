@@ -1,13 +1,15 @@
-"""The programs of `usher up`, their flags, the order in which they start, and the files that follow them.
+"""The programs of `usher up`: the order in which they start, and the files that follow them.
 
-Order: transceivers and the first relay (which picks the UDP port where it is 0), then the other relays on the same
-port, then signaling, which advertises that port and asks the relays' admin pages.
+Order: transceivers and the first relay of each region (which picks the UDP port where it is 0), then the other relays
+on the same port, then what delays packets between regions, then signaling, which advertises that port and asks the
+relays' admin pages.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import time
 from collections import defaultdict
@@ -17,29 +19,22 @@ from typing import Any
 import structlog
 
 from usher_cli.up import child
-from usher_cli.up.addresses import advertised_addresses
+from usher_cli.up.arguments import Arguments, region_name
 from usher_cli.up.atomic_file import write_atomically
 from usher_cli.up.log_writer import LogWriter
 from usher_cli.up.members import Member, Members
-from usher_cli.up.pod_ids import PodIds
+from usher_cli.up.places import Places
 from usher_cli.up.readiness import wait_until_calls_succeed
-from usher_cli.up.run_directory import CLUSTER, RunDirectory
+from usher_cli.up.run_directory import RunDirectory
 from usher_cli.up.settings import UpSettings
 from usher_cli.up.supervisor import Post, Supervisor
 from usher_core.errors import LocalError
-from usher_core.ids import join_host_port, split_host_port
 
-LISTENER = 1
-"""All relays have one listener, so it has one id."""
-_LOOPBACK_ANY_PORT = "127.0.0.1:0"
-_BUILT_IN_BACKENDS = ("echo", "parrot")
-"""What a caller may choose beside `--backend`."""
-_KEYS_FILE = "USHER_API_KEYS_FILE"
-"""Reaches signaling through the environment; then it is not keyless."""
 _SIGNALING_STAGE = 0
 _TRANSCEIVER_STAGE = 0
 _RELAY_STAGE = 1
 """Relays go last: transceivers take leave of their clients through them."""
+_WAN = "wan"
 
 _log = structlog.get_logger()
 
@@ -57,17 +52,16 @@ class Fleet:
         self._settings = settings
         self._directory = directory
         self._log = log
-        self._members = Members()
-        self._pod_ids = PodIds()
+        self._regions = range(1, settings.regions + 1)
+        self._members = Members({n: region_name(n) for n in self._regions} if settings.regions > 1 else None)
+        self._places = Places(settings)
+        self._arguments = Arguments(settings, directory, self._places)
+        self._region_of: dict[str, int] = {}
         self._first_ready: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self._opened = False
         self._ending = False
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # Known once they are bound; from then on a program that is started again gets the same.
-        self._udp = settings.udp
-        self._http = settings.http
-        self._admins: dict[str, str] = {}
         self._supervisor = Supervisor(self._spawn, self, asyncio.sleep, time.monotonic)
 
     async def run(self, stop: asyncio.Event, announce: Callable[[str], None]) -> None:
@@ -99,14 +93,9 @@ class Fleet:
 
     def on_ready(self, name: str, pid: int, facts: Mapping[str, Any]) -> None:
         """Take a program in, as the supervisor's watcher."""
-        member = Member(name, pid, facts)
+        member = Member(name, pid, facts, self._region_of[name])
         self._members.add(member)
-        match facts.get("program"):
-            case "relay":
-                self._udp = facts["listeners"][str(LISTENER)]
-                self._admins[name] = member.fact("admin")
-            case "signaling":
-                self._http = member.fact("http").removeprefix("http://")
+        self._places.learn(member)
         _log.info("program is ready", name=name, pid=pid)
         self._write_files()
         self._first_ready[name].set()
@@ -129,32 +118,80 @@ class Fleet:
             self._failure.set_exception(error)
 
     async def _open(self, announce: Callable[[str], None]) -> None:
-        relays = [f"relay-{number}" for number in range(1, self._settings.relays + 1)]
-        transceivers = [f"transceiver-{number}" for number in range(1, self._settings.transceivers + 1)]
-        self._fill_relay(relays[0])
-        for name in transceivers:
-            self._fill(Post(name, self._transceiver_arguments, _TRANSCEIVER_STAGE))
-        await self._until_ready([relays[0]])
-        for name in relays[1:]:
-            self._fill_relay(name)
-        await self._until_ready(relays)
-        self._fill(Post("signaling", self._signaling_arguments, _SIGNALING_STAGE))
-        await self._until_ready([*transceivers, "signaling"])
-        await wait_until_calls_succeed(self._members)
+        settings = self._settings
+        first = [self._fill_relay(region, 1) for region in self._regions]
+        others = [
+            self._fill_transceiver(region, number)
+            for region in range(1, settings.clusters + 1)
+            for number in range(1, settings.transceivers + 1)
+        ]
+        await self._until_ready(first)
+        more = [
+            self._fill_relay(region, number) for number in range(2, settings.relays + 1) for region in self._regions
+        ]
+        await self._until_ready(more)
+        if settings.wan is not None:
+            await self._until_ready([self._fill(1, _WAN, self._arguments.wan, _RELAY_STAGE)])
+        if settings.regions > 1:
+            for region in self._regions:
+                self._directory.of(region).write_peers(self._places.peers(region))
+        others += [self._fill_signaling(region) for region in range(1, settings.ingress + 1)]
+        await self._until_ready(others)
+        await wait_until_calls_succeed(self._members, self._places)
         _log.info("keys of this run", directory=str(self._directory.path))
+        self._tell_regions()
         self._opened = True
         self._write_files()
-        announce(self._url)
+        announce(self._places.url(1))
 
-    def _fill_relay(self, name: str) -> None:
-        self._fill(Post(name, lambda: self._relay_arguments(name), _RELAY_STAGE))
+    def _name(self, region: int, program: str) -> str:
+        """Return the name of a post, as the log has it."""
+        return program if self._settings.regions == 1 else f"{region_name(region)}/{program}"
 
-    def _fill(self, post: Post) -> None:
-        self._start(self._supervisor.keep(post))
+    def _fill_relay(self, region: int, number: int) -> str:
+        name = self._name(region, f"relay-{number}")
+        return self._fill(region, name, lambda: self._arguments.relay(region, name), _RELAY_STAGE)
+
+    def _fill_transceiver(self, region: int, number: int) -> str:
+        name = self._name(region, f"transceiver-{number}")
+        return self._fill(region, name, lambda: self._arguments.transceiver(region), _TRANSCEIVER_STAGE)
+
+    def _fill_signaling(self, region: int) -> str:
+        name = self._name(region, "signaling")
+        return self._fill(region, name, lambda: self._arguments.signaling(region), _SIGNALING_STAGE)
+
+    def _fill(self, region: int, name: str, arguments: Callable[[], Sequence[str]], stage: int) -> str:
+        """Keep a post filled from now on; return its name."""
+        self._region_of[name] = region
+        self._start(self._supervisor.keep(Post(name, arguments, stage)))
+        return name
 
     async def _until_ready(self, names: Sequence[str]) -> None:
         for name in names:
             await self._first_ready[name].wait()
+
+    def _tell_regions(self) -> None:
+        """Say in the log where each region is, and how a call goes from one to another."""
+        for region in self._state().get("regions", []):
+            _log.info("region", **region)
+
+    def _state(self) -> dict[str, Any]:
+        places = self._places
+        state = self._members.state(places.url(1), places.udp(1), str(self._directory.path))
+        if self._settings.regions == 1:
+            return state
+        state["regions"] = [self._region_state(region) for region in self._regions]
+        state["wan"] = [{"pid": wan.pid, "admin": wan.fact("admin")} for wan in self._members.of("wan")]
+        return state
+
+    def _region_state(self, region: int) -> dict[str, Any]:
+        cluster = region if region <= self._settings.clusters else None
+        entered = region <= self._settings.ingress
+        told = {"name": region_name(region), "cluster": cluster, "http": None, "udp": None, "far_udp": None}
+        if entered:
+            told |= {"http": self._places.url(region), "udp": self._places.udp(region)}
+            told["far_udp"] = self._places.far(region)
+        return told
 
     def _write_files(self) -> None:
         """Write who runs now. A full disk must not end calls: what fails is logged, and tried at the next change."""
@@ -166,18 +203,12 @@ class Fleet:
         # Before that some ports are not known.
         if self._opened and state_file is not None:
             try:
-                write_atomically(state_file, self._members.state(self._url, self._udp, str(self._directory.path)))
+                write_atomically(state_file, json.dumps(self._state(), indent=2) + "\n")
             except LocalError as error:
                 _log.error("the state file is not up to date", reason=str(error))
 
-    @property
-    def _url(self) -> str:
-        """What a person on this machine opens."""
-        host, port = split_host_port(self._http)
-        return f"http://{join_host_port({'0.0.0.0': '127.0.0.1', '::': '::1'}.get(host, host), port)}"
-
     async def _spawn(self, name: str, arguments: Sequence[str]) -> child.ChildProcess:
-        environment = self._environment(with_key=name == "signaling")
+        environment = self._environment(with_key=arguments[0] == "signaling")
         return await child.start(name, child.usher_command(arguments), environment, self._log)
 
     def _environment(self, *, with_key: bool) -> dict[str, str]:
@@ -188,51 +219,3 @@ class Fleet:
             # Not as a flag: any user of this machine can read those.
             environment["USHER_API_KEY"] = self._settings.api_key.get_secret_value()
         return environment
-
-    def _relay_arguments(self, name: str) -> list[str]:
-        admin = self._admins.get(name, "").removeprefix("http://") or _LOOPBACK_ANY_PORT
-        return [
-            "relay",
-            f"--listen={LISTENER}={self._udp}",
-            "--upstream=127.0.0.1",
-            f"--admin={admin}",
-            f"--keys-file={self._directory.relay_keys}",
-            f"--routes-file={self._directory.routes}",
-            f"--engine={self._settings.engine}",
-            "--grace=0",
-            *self._log_arguments(),
-        ]
-
-    def _transceiver_arguments(self) -> list[str]:
-        return [
-            "transceiver",
-            f"--udp={_LOOPBACK_ANY_PORT}",
-            f"--http={_LOOPBACK_ANY_PORT}",
-            f"--keys-file={self._directory.transceiver_keys}",
-            f"--token-file={self._directory.token}",
-            f"--cluster={CLUSTER}",
-            f"--pod={self._pod_ids.next(time.time())}",
-            f"--backend={self._settings.backend}",
-            *self._log_arguments(),
-        ]
-
-    def _signaling_arguments(self) -> list[str]:
-        host, port = split_host_port(self._udp)
-        return [
-            "signaling",
-            f"--http={self._http}",
-            f"--keys-file={self._directory.signaling_keys}",
-            f"--token-file={self._directory.token}",
-            f"--routes-file={self._directory.routes}",
-            *(
-                f"--advertise={LISTENER}={address}"
-                for address in advertised_addresses(host, port, self._settings.advertise)
-            ),
-            *(f"--relay-admin={admin}" for admin in self._admins.values()),
-            *(f"--backends={name}" for name in dict.fromkeys([self._settings.backend, *_BUILT_IN_BACKENDS])),
-            *(["--keyless"] if self._settings.api_key is None and not os.environ.get(_KEYS_FILE) else []),
-            *self._log_arguments(),
-        ]
-
-    def _log_arguments(self) -> list[str]:
-        return [f"--log-format={self._settings.log_format}", f"--log-level={self._settings.log_level}"]

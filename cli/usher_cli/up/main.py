@@ -27,8 +27,9 @@ def run(settings: UpSettings) -> None:
     settings = settings.model_copy(update={"udp": resolve("--udp", settings.udp)})
     host, port = split_host_port(settings.udp)
     advertised_addresses(host, port or 1, settings.advertise)
-    check_port_is_free(socket.SOCK_STREAM, "--http", settings.http)
-    check_port_is_free(socket.SOCK_DGRAM, "--udp", settings.udp)
+    for region in range(1, settings.ingress + 1):
+        check_port_is_free(socket.SOCK_STREAM, "--http", settings.http_of(region))
+        check_port_is_free(socket.SOCK_DGRAM, "--udp", settings.udp_of(region))
     log = LogWriter(sys.stderr.buffer)
     logs.configure(settings.log_format, settings.log_level, log)
     try:
@@ -50,7 +51,7 @@ async def _run(settings: UpSettings, log: LogWriter) -> None:
     for number in _ENDING:
         loop.add_signal_handler(number, on_signal)
     try:
-        with RunDirectory.make() as directory:
+        with RunDirectory.make(settings.regions, settings.clusters) as directory:
             fleet = Fleet(settings, directory, log)
             await fleet.run(stop, _print_ready)
     finally:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from usher_cli.up.run_directory import CLUSTER
 from usher_core.errors import LocalError
 from usher_core.routes import Transceiver
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A program that announced itself: name of its post, process id, announce line."""
+    """A program that announced itself: name of its post, process id, announce line, number of its region."""
 
     name: str
     pid: int
     facts: Mapping[str, Any]
+    region: int = 1
 
     def fact(self, key: str) -> str:
         """Return a text of the announce line. Raises LocalError when it is missing."""
@@ -29,10 +28,11 @@ class Member:
 
 
 class Members:
-    """The members by the name of their post."""
+    """The members by the name of their post. `region_names`, by number, are for the route file; of one region, none."""
 
-    def __init__(self) -> None:
+    def __init__(self, region_names: Mapping[int, str] | None = None) -> None:
         self._by_name: dict[str, Member] = {}
+        self._region_names = region_names or {}
 
     def add(self, member: Member) -> None:
         self._by_name[member.name] = member
@@ -43,21 +43,27 @@ class Members:
     def of(self, program: str) -> list[Member]:
         """Return the members that run `program`, by the order of their names' numbers."""
         found = [member for member in self._by_name.values() if member.facts.get("program") == program]
-        return sorted(found, key=lambda member: (len(member.name), member.name))
+        return sorted(found, key=lambda member: (member.region, len(member.name), member.name))
 
     def transceivers(self) -> list[Transceiver]:
-        """Return the entries of the route file."""
+        """Return the entries of the route file. The cluster of a region has its number."""
         return [
-            Transceiver(cluster=CLUSTER, pod=member.facts["pod"], udp=member.fact("udp"), http=member.fact("http"))
+            Transceiver(
+                cluster=member.region,
+                pod=member.facts["pod"],
+                udp=member.fact("udp"),
+                http=member.fact("http"),
+                region=self._region_names.get(member.region, ""),
+            )
             for member in self.of("transceiver")
         ]
 
-    def state(self, http: str, udp: str, keys: str) -> str:
-        """Return the text of the state file.
+    def state(self, http: str, udp: str, keys: str) -> dict[str, Any]:
+        """Return the object of the state file.
 
         `http` and each `admin` are base URLs, `udp` is `IP:PORT`, `keys` the directory of the key files.
         """
-        state = {
+        return {
             "http": http,
             "udp": udp,
             "keys": keys,
@@ -68,4 +74,3 @@ class Members:
             ],
             "signaling": [{"pid": member.pid, "admin": member.fact("http")} for member in self.of("signaling")],
         }
-        return json.dumps(state, indent=2) + "\n"

@@ -62,7 +62,7 @@ class UdpLink:
     ) -> None:
         self.target = target
         self._weather = weather or Weather()
-        self._random = random.Random(seed)
+        self._random = random.Random(seed)  # noqa: S311  (weather, no secret)
         self._loop = asyncio.get_running_loop()
         self._inner = _bound_socket(listen)
         self._outer: dict[Address, _Outer] = {}

@@ -44,7 +44,7 @@ async def _run(settings: WanSettings) -> None:
         serving = await server.start()
         ways = {join_host_port(*link.target): join_host_port(*link.address) for link in links}
         log.info("links are open", rtt=settings.rtt, jitter=settings.jitter, loss=settings.loss, links=ways)
-        print(announce("wan", links=ways, admin=server.url), flush=True)  # noqa: T201 - other programs read it
+        print(announce("wan", links=ways, admin=server.url), flush=True)
         await stop.wait()
         for link in links:
             if link.dropped:
