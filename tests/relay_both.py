@@ -39,10 +39,10 @@ HOP_KEYS = (bytes(range(16)), bytes(range(50, 66)))
 class Both:
     """Feeds both and compares every output, every counter and, when asked, every flow."""
 
-    def __init__(self, limits: Limits, keys: KeyFile, *, with_store: bool) -> None:
+    def __init__(self, limits: Limits, keys: KeyFile, *, with_store: bool = False, bundles: bool = False) -> None:
         ring = RelayKeys.of(keys)
-        self.python = Forwarder(limits, LISTENERS, ring, with_store=with_store)
-        self.native = native.Path(limits, list(LISTENERS), native_keys(ring, keys), False, with_store)
+        self.python = Forwarder(limits, LISTENERS, ring, with_store=with_store, bundles=bundles)
+        self.native = native.Path(limits, list(LISTENERS), native_keys(ring, keys), bundles, with_store)
         self.datagrams = 0
 
     def set_routes(self, routes: Sequence[tuple[Route, Endpoint, int]]) -> None:
@@ -210,7 +210,7 @@ class Traffic:
         self.live = list(pods)
         self.hop_key = 0
         self.with_store = seed % 3 == 0
-        self.both = Both(self.limits, self._keys(), with_store=self.with_store)
+        self.both = Both(self.limits, self._keys(), with_store=self.with_store, bundles=seed % 2 == 0)
         self._set_routes()
         self.both.tick(self.now, self.unix)
         self._recent: list[bytes] = []

@@ -139,7 +139,7 @@ class Relay(Program):
             "c": [str(folder / "loop"), str(most_flows)],
             "native": [*engine, "native", "0", str(most_flows)],
             "bundled": [*engine, "native", "1", str(most_flows)],
-            "python": [*engine, "python", "0", str(most_flows)],
+            "python": [*engine, "python", "1", str(most_flows)],
         }
         super().__init__([*load.network.relay_prefix, *commands[name], *places], cpu)
         self.port = int(self.ready["port"])

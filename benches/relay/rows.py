@@ -12,6 +12,8 @@ from benches.relay.programs import Load, Relay
 FLOWS = 6_000
 PACKETS_PER_FLOW = 50
 FEWEST_FLOWS = 1_000
+BUNDLES = ("bundled", "python")
+"""These put several records into a hop datagram."""
 LOSS_ALLOWED = 0.1
 BEHIND_MS = 10.0
 """A relay that takes longer after the last packet only had not lost it yet."""
@@ -104,7 +106,7 @@ def run(load: Load, relay: Relay, plan: Plan, ms: int) -> Run:
     batches, received, forwarded = (now - then for now, then in zip(after, counts, strict=True))
     everything_read = plan.words.get("sample") == 0
     arrived = seen["records"] if everything_read else seen["arrived"]
-    if relay.name == "bundled" and way == "u" and not everything_read:
+    if relay.name in BUNDLES and way == "u" and not everything_read:
         arrived = forwarded  # the kernel counts datagrams, and does not look into them
     packets = max(1, arrived if seen["sent"] else received)
     split = cpu.all / max(cpu.user + cpu.system, 1e-9)

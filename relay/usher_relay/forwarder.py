@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from usher_relay.bundle import HopSend
 from usher_relay.counters import Counters
 from usher_relay.downlink import ClientSend, Downlink
 from usher_relay.endpoint import Endpoint
 from usher_relay.state import Limits, LiveRoute, RelayKeys, RelayState
 from usher_relay.trunk.inlet import Inlet
 from usher_relay.trunk.peers import PeerWays, TrunkSend
-from usher_relay.uplink import HopSend, Packet, Uplink
+from usher_relay.uplink import Packet, Uplink
 
 OFFSET_WINDOW = 60.0
 
@@ -36,14 +37,23 @@ class Forwarder:
         listeners: the ids of the listeners that this thread serves.
         keys: replaced with `set_keys`.
         with_store: whether a store of mappings is asked; `state.exchange` is the way to it.
+        bundles: whether what one batch holds for one transceiver may share hop datagrams.
 
     Times: `now` is monotonic seconds, `unix` Unix seconds; both are read once per batch. `tick` is to be called at
     least once a second, and before the first datagram after a change of keys.
     """
 
-    def __init__(self, limits: Limits, listeners: Iterable[int], keys: RelayKeys, *, with_store: bool = False) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        listeners: Iterable[int],
+        keys: RelayKeys,
+        *,
+        with_store: bool = False,
+        bundles: bool = False,
+    ) -> None:
         self.state = RelayState(limits, listeners, keys, with_store=with_store)
-        self._uplink = Uplink(self.state)
+        self._uplink = Uplink(self.state, bundles=bundles)
         self._downlink = Downlink(self.state)
         self._inlet = Inlet(self.state)
         self._offset_window_ends = 0.0

@@ -59,7 +59,7 @@ class RelaySettings(RouteSettings):
     bundle: bool = Field(
         default=True,
         description="let client datagrams that arrive together share a datagram to their transceiver, where it fits the"
-        " hop; native engine only",
+        " hop",
     )
     bundle_hold: float = Field(
         default=0,

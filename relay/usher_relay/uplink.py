@@ -29,20 +29,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from siphashc import siphash
-
 from usher_core import stun
 from usher_core.datagram import DatagramClass, classify
 from usher_core.errors import RemoteError
-from usher_core.hop import MAC_PAYLOAD_LENGTH, RecordFlag, split
+from usher_core.hop import RecordFlag, split
 from usher_core.rtp import RTP_HEADER_LENGTH, is_rtcp, peek_ssrc
 from usher_core.stun import StunClass, StunMessage
+from usher_relay.bundle import Gram, HopSend, bundle, each_alone
 from usher_relay.checks import open_check
 from usher_relay.counters import Drop
 from usher_relay.downlink import Here
-from usher_relay.endpoint import Endpoint
 from usher_relay.flow import Flow
-from usher_relay.hop_codec import LENGTHS, Stamp, encode_data, encode_question, pack_mac, record_header, route_bytes
+from usher_relay.hop_codec import LENGTHS, Stamp, encode_data, encode_question, record_header, route_bytes
 from usher_relay.state import LiveRoute, RelayState
 from usher_relay.trunk.peers import PeerRoute, TrunkSend
 from usher_relay.waiting import MAX_FOUND, NO_SSRC, Question
@@ -56,8 +54,6 @@ _KINDS = tuple(_KIND_OF.get(classify(bytes((first,))), _OTHER) for first in rang
 
 Packet: TypeAlias = tuple[bytes, object, bytes]
 """(path key, local address or None, datagram)."""
-HopSend: TypeAlias = tuple[bytes, Endpoint]
-"""(hop datagram, the transceiver's address)."""
 
 
 @dataclass(slots=True)
@@ -67,7 +63,7 @@ class _Batch:
     now: float
     stamp: Stamp
     crowded: bool
-    sends: list[HopSend] = field(default_factory=list)
+    grams: list[Gram] = field(default_factory=list)
     unknown: list[Packet] | None = field(default_factory=list)
     """Takes the packets whose clients are unknown; None: they are looked up at once."""
     questions: list[HopSend] = field(default_factory=list)
@@ -76,11 +72,16 @@ class _Batch:
 class Uplink:
     """Turns client datagrams into hop datagrams.
 
+    Args:
+        state: of this data thread.
+        bundles: whether several records may share a hop datagram.
+
     The handlers return why they dropped a datagram, or None when it was sent.
     """
 
-    def __init__(self, state: RelayState) -> None:
+    def __init__(self, state: RelayState, *, bundles: bool = False) -> None:
         self._state = state
+        self._build = bundle if bundles else each_alone
         self._split_id = 0
 
     def forward(self, now: float, stamp: Stamp, packets: Sequence[Packet]) -> list[HopSend]:
@@ -88,12 +89,11 @@ class Uplink:
         state = self._state
         flows, routes, drops = state.flows.by_key, state.routes, state.counters.drops
         interval, tolerance = state.client_rate.interval, state.client_rate.tolerance
-        key, tail, tail_without_mac = stamp
         traffic = state.counters.uplink
         traffic.batches += 1
         traffic.received += len(packets)
         batch = _Batch(now, stamp, crowded=state.address_limit.begin(now, len(packets)))
-        crowded, sends = batch.crowded, batch.sends
+        crowded, grams = batch.crowded, batch.grams
         for path_key, local, datagram in packets:
             length = len(datagram)
             kind = _KINDS[datagram[0]] if 0 < length <= MAX_CLIENT_DATAGRAM else _OTHER
@@ -113,20 +113,18 @@ class Uplink:
             flow.limit_full_at = full_at + interval
             if kind == _RTP and datagram[8:12] != flow.ssrc:
                 self._learn_ssrc(flow, datagram)
-            # `encode_data`, spelled out: a call would cost as much as the MAC.
-            header = LENGTHS[length] + flow.record
-            covered = b"".join((route.prefix, tail_without_mac, header, datagram[:MAC_PAYLOAD_LENGTH]))
-            mac = pack_mac(siphash(key, covered))
-            sends.append((b"".join((route.prefix, tail, mac, header, datagram)), route.address))
+            grams.append((route, LENGTHS[length] + flow.record, datagram))
             route.uplink += 1
             traffic.forwarded += 1
             traffic.forwarded_bytes += length
+        sends = self._build(grams, stamp)
         if batch.unknown:
             unknown, batch.unknown = batch.unknown, None
+            batch.grams = []
             state.waiting.expire(now)
             for path_key, local, datagram in unknown:
                 self._count(self._on_media(batch, path_key, local, datagram))
-            sends += batch.questions
+            sends += self._build(batch.grams, stamp) + batch.questions
         return sends
 
     def release(self, now: float, stamp: Stamp, heres: Sequence[Here]) -> list[HopSend]:
@@ -135,7 +133,7 @@ class Uplink:
         self._state.waiting.expire(now)
         for here in heres:
             self._count(self._on_here(batch, *here))
-        return batch.sends
+        return self._build(batch.grams, stamp)
 
     def on_stored(self, now: float, stamp: Stamp, answers: Iterable[tuple[bytes, bytes | None]]) -> list[HopSend]:
         """Return what the store's answers, (path key, route or None), let go, and the questions that they raise."""
@@ -143,7 +141,7 @@ class Uplink:
         self._state.waiting.expire(now)
         for path_key, route in answers:
             self._take_answer(batch, path_key, route)
-        return batch.sends + batch.questions
+        return self._build(batch.grams, stamp) + batch.questions
 
     def _take_the_long_way(self, batch: _Batch, path_key: bytes, local: object, datagram: bytes) -> Drop | None:
         """Handle what is not simply the next packet of a live flow."""
@@ -401,12 +399,11 @@ class Uplink:
             ]
         if isinstance(route, PeerRoute):
             state.asked_peers.note(path_key, route.route[:2], batch.now)
-        stamp = batch.stamp if key is None else batch.stamp.of(key.id, key.key)
         for record, payload in parts:
-            made = encode_data(route.prefix, stamp, record, payload)
             if isinstance(route, LiveRoute):
-                batch.sends.append((made, route.address))
-            else:
+                batch.grams.append((route, LENGTHS[len(payload)] + record, payload))
+            elif key is not None:
+                made = encode_data(route.prefix, batch.stamp.of(key.id, key.key), record, payload)
                 state.to_peers.append(TrunkSend(made, route.peer.address(path_key), path_key))
         traffic = state.counters.uplink
         route.uplink += 1

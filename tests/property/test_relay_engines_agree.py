@@ -49,13 +49,13 @@ def compare(seeds: range, datagrams: int) -> None:
     assert {event for event in FlowEvent if not events[event]} == set()
 
 
-def replay(begin_at: int) -> Counters:
+def replay(begin_at: int, *, bundles: bool) -> Counters:
     """Give both what a relay saw of one real call, from one of its batches on."""
     from tests.relay_both import Both
 
     call = json.loads(RECORDED.read_text())
     host, port = call["transceiver"]
-    both = Both(Limits(), KeyFile.model_validate(call["keys"]), with_store=False)
+    both = Both(Limits(), KeyFile.model_validate(call["keys"]), bundles=bundles)
     both.set_routes([(Route(*call["route"]), (host, port), 65_507)])
     ticks = 0
     for at, whose, datagrams in call["batches"][begin_at:]:
@@ -72,8 +72,9 @@ def replay(begin_at: int) -> Counters:
     return both.counters
 
 
-def test_they_agree_on_a_recorded_call_all_of_which_is_forwarded_until_it_was_ended() -> None:
-    counters = replay(0)
+@pytest.mark.parametrize("bundles", [False, True])
+def test_they_agree_on_a_recorded_call_all_of_which_is_forwarded_until_it_was_ended(*, bundles: bool) -> None:
+    counters = replay(0, bundles=bundles)
     late = counters.drops[Drop.SESSION_ENDED]  # what was on its way when the transceiver said UNKNOWN-FLOW
     assert sum(counters.drops.values()) == late <= 3
     assert counters.uplink.received - late == counters.uplink.forwarded > 30
@@ -83,7 +84,7 @@ def test_they_agree_on_a_recorded_call_all_of_which_is_forwarded_until_it_was_en
 
 def test_they_agree_on_a_recorded_call_that_comes_to_them_at_any_time() -> None:
     batches = len(json.loads(RECORDED.read_text())["batches"])
-    asked = sum(replay(begin_at).questions for begin_at in range(1, batches, 3))
+    asked = sum(replay(begin_at, bundles=begin_at % 2 == 0).questions for begin_at in range(1, batches, 3))
     assert asked > 0
 
 

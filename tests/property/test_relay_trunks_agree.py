@@ -57,8 +57,8 @@ class World:
         self.now, self.unix = 1_000.0, 1_800_000_000.0
         limits = Limits(max_flows=self.random.choice((16, 60)), packets_per_client=self.random.choice((100, 2_000)))
         self.with_password = self.random.random() < 0.6
-        self.ingress = Both(limits, trunk_keys(HOME_CLUSTER, with_password=self.with_password), with_store=False)
-        self.home = Both(limits, trunk_keys(INGRESS_CLUSTER), with_store=False)
+        self.ingress = Both(limits, trunk_keys(HOME_CLUSTER, with_password=self.with_password))
+        self.home = Both(limits, trunk_keys(INGRESS_CLUSTER))
         self.home.set_routes([(pod, ADDRESSES[pod], 1_472) for pod in (POD_A, POD_B)])
         # A pod of its own at the ingress relay, of another cluster than its peer.
         self.sessions = [session(pod, number) for number, pod in enumerate((POD_A, POD_B, POD_C, POD_A))]

@@ -20,9 +20,9 @@ class EngineConfig:
 
     `workers` is the number of data threads, 0 for as many as the process may use at the same time; `bundle` whether
     several client datagrams may share a hop datagram, `bundle_hold` for how many seconds they may wait for others. The
-    Python engine has one thread and never bundles. `with_store` is whether a store of mappings is asked for unknown
-    clients. `trunk` is the (IP, port) where relays of other clusters send to, None for nowhere; `with_peers` whether
-    datagrams may go to other clusters.
+    Python engine has one thread, and what it bundles waits for no others. `with_store` is whether a store of mappings
+    is asked for unknown clients. `trunk` is the (IP, port) where relays of other clusters send to, None for nowhere;
+    `with_peers` whether datagrams may go to other clusters.
     """
 
     listeners: tuple[Listener, ...]

@@ -25,6 +25,7 @@ import structlog
 from usher_core.ids import join_host_port
 from usher_core.keys import KeyFile
 from usher_core.routes import RouteTable
+from usher_relay.bundle import HopSend
 from usher_relay.counters import Drop
 from usher_relay.downlink import ClientSend
 from usher_relay.endpoint import Endpoint
@@ -38,7 +39,6 @@ from usher_relay.hop_codec import route_bytes, route_of
 from usher_relay.state import LiveRoute, RelayKeys
 from usher_relay.trunk.peer_table import SOCKETS_TO_PEERS, PeerAddresses, PeerTable, reachable
 from usher_relay.trunk.peers import PeerWays
-from usher_relay.uplink import HopSend
 
 log = structlog.get_logger()
 
@@ -81,7 +81,11 @@ class PythonEngine:
             self._opened = opened.pop_all()
         self._by_id = {sock.listener.id.to_bytes(2): sock for sock in self._listeners}
         self._forwarder = Forwarder(
-            config.limits, (sock.listener.id for sock in self._listeners), ring, with_store=config.with_store
+            config.limits,
+            (sock.listener.id for sock in self._listeners),
+            ring,
+            with_store=config.with_store,
+            bundles=config.bundle,
         )
         exchange = self._forwarder.state.exchange
         self._door = None if exchange is None else PythonDoor(exchange, self._answer, self._load)

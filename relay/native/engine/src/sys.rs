@@ -49,7 +49,14 @@ impl Receiver {
     }
 
     /// Receives what waits, each datagram into the next of `areas`, and returns how many there were.
-    pub fn receive<'a>(&mut self, fd: RawFd, areas: impl Iterator<Item = &'a mut [u8]>) -> io::Result<usize> {
+    ///
+    /// With `rush` also what comes meanwhile: as long as a call brings that many and there are areas left.
+    pub fn receive<'a>(
+        &mut self,
+        fd: RawFd,
+        areas: impl Iterator<Item = &'a mut [u8]>,
+        rush: Option<usize>,
+    ) -> io::Result<usize> {
         let mut count = 0;
         for area in areas.take(self.headers.len()) {
             self.pieces[count] = libc::iovec { iov_base: area.as_mut_ptr().cast(), iov_len: area.len() };
@@ -63,11 +70,24 @@ impl Receiver {
             header.msg_flags = 0;
             count += 1;
         }
+        let mut received = self.receive_from(fd, 0, count)?;
+        let mut last = received;
+        while received < count && rush.is_some_and(|rush| last >= rush) {
+            // What came is to be worked on; an error of the socket will be there again.
+            last = self.receive_from(fd, received, count).unwrap_or(0);
+            received += last;
+        }
+        Ok(received)
+    }
+
+    /// Receives into the headers from `first` to `end`, and returns how many datagrams there were.
+    fn receive_from(&mut self, fd: RawFd, first: usize, end: usize) -> io::Result<usize> {
         loop {
-            // SAFETY: `count` headers were filled in above; names, pieces and controls are ours, the areas are lent to
-            // us exclusively for the length of this call.
+            let headers = &mut self.headers[first..end];
+            // SAFETY: `receive` filled the headers in; names, pieces and controls are ours, and the areas are lent to us
+            // exclusively until it returns.
             let received = unsafe {
-                libc::recvmmsg(fd, self.headers.as_mut_ptr(), count as u32, libc::MSG_DONTWAIT, ptr::null_mut())
+                libc::recvmmsg(fd, headers.as_mut_ptr(), headers.len() as u32, libc::MSG_DONTWAIT, ptr::null_mut())
             };
             if received >= 0 {
                 return Ok(received as usize);
@@ -356,12 +376,12 @@ mod tests {
         sender.send(a.as_raw_fd(), items, |number, error| panic!("{number}: {error}"));
         let mut receiver = Receiver::new(4);
         let mut areas = [[0_u8; 8]; 4];
-        let count = receiver.receive(b.as_raw_fd(), areas.iter_mut().map(|area| &mut area[..])).unwrap();
+        let count = receiver.receive(b.as_raw_fd(), areas.iter_mut().map(|area| &mut area[..]), None).unwrap();
         assert_eq!(count, 3);
         assert_eq!((&areas[0][..3], receiver.length(0), receiver.is_cut(0)), (&b"one"[..], 3, false));
         assert_eq!((&areas[1], receiver.length(1), receiver.is_cut(1)), (b"two-part", 8, true));
         assert_eq!((&areas[2][..5], receiver.source(2)), (&b"three"[..], endpoint(&a)));
-        assert_eq!(receiver.receive(b.as_raw_fd(), areas.iter_mut().map(|area| &mut area[..])).unwrap(), 0);
+        assert_eq!(receiver.receive(b.as_raw_fd(), areas.iter_mut().map(|area| &mut area[..]), None).unwrap(), 0);
     }
 
     #[test]
@@ -374,7 +394,7 @@ mod tests {
             .send(a.as_raw_fd(), items, |number, error| failed.push((number, error.raw_os_error())));
         assert_eq!(failed, [(1, Some(libc::EINVAL))]);
         let mut areas = [[0_u8; 8]; 4];
-        let count = Receiver::new(4).receive(b.as_raw_fd(), areas.iter_mut().map(|area| &mut area[..])).unwrap();
+        let count = Receiver::new(4).receive(b.as_raw_fd(), areas.iter_mut().map(|area| &mut area[..]), None).unwrap();
         assert_eq!(count, 2);
     }
 
