@@ -11,6 +11,7 @@ NATIVE := $(VENV)/.native
 PYTEST := $(BIN)/python -m pytest
 
 JOBS    ?= 4# test processes at a time; they wait more than they compute
+LIVE    ?= 3# the same for whole programs and calls, which have to keep up
 SECONDS ?= 10# per fuzz target
 ARGS    ?=# passed on by `make up` and `make e2e`
 
@@ -58,10 +59,11 @@ native-if-cargo: $(STAMP)
 up: native-if-cargo ## start everything here and print `ready URL` (ARGS="--relays 2 …" is passed on)
 	@exec $(BIN)/usher up $(ARGS)
 
-# Coverage would slow whole programs down (marker `programs`); what measures time (marker `timed`) runs alone.
+# Coverage would slow whole programs and calls down (marker `programs`); what measures time (marker `timed`) runs alone.
+# Files begin in order of their names: in order of the number of tests the long ones would come last, and alone.
 test: native-if-cargo lint types layers ## lint, types, layers and the tests this machine can run, but long ones and e2e; no root needed
 	$(PYTEST) -n $(JOBS) -m 'not programs and not timed and not long and not e2e' --cov --cov-report=term
-	$(PYTEST) -n 2 --dist=loadfile -m 'programs and not timed and not long and not e2e'
+	$(PYTEST) -n $(LIVE) --dist=loadfile --no-loadscope-reorder -m 'programs and not timed and not long and not e2e'
 	$(PYTEST) -m 'timed and not long and not e2e'
 
 test-long: test ## `make test`, then what takes minutes: long fuzzing, many more random examples, long calls

@@ -9,7 +9,7 @@ from playwright.async_api import Page
 from tests.browser.hearing import TONE_DB, TONE_HZ, hear
 from tests.browser.stack import Stack, end_on_server, ephemeral_key
 
-pytestmark = [pytest.mark.timed, pytest.mark.needs("chromium", "node"), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.programs, pytest.mark.needs("chromium", "node"), pytest.mark.asyncio(loop_scope="module")]
 
 
 @pytest_asyncio.fixture(loop_scope="module")

@@ -10,7 +10,7 @@ from playwright.async_api import Page, expect
 from tests.browser.hearing import TONE_DB, TONE_HZ, hear
 from tests.browser.stack import Stack, end_on_server
 
-pytestmark = [pytest.mark.timed, pytest.mark.needs("chromium"), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.programs, pytest.mark.needs("chromium"), pytest.mark.asyncio(loop_scope="module")]
 
 LIVE = "body[data-phase=live]"
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
@@ -57,6 +57,7 @@ async def axe_violations(page: Page) -> list[str]:
     return found
 
 
+@pytest.mark.timed
 async def test_pressing_the_button_brings_the_tone_back_whole(page: Page, usher: Stack):
     await start_call(page, usher)
 

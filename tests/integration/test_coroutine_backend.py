@@ -11,7 +11,7 @@ from tests.transceiver_rig import Client, Rig, rig, until
 from usher_transceiver.backends.coroutine import Call, CoroutineBackend, Run
 from usher_transceiver.session import EndReason
 
-pytestmark = pytest.mark.timed
+pytestmark = pytest.mark.programs
 
 
 async def calling(running: Rig, run: Run) -> Client:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.fleet import Fleet, calling, running_fleet, wait_until
 
-pytestmark = [pytest.mark.timed, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.programs, pytest.mark.timeout(180)]
 
 GAP_LIMIT_MS = 100
 """A relay that has never seen a client asks whose it is (docs/wire.md section 6)."""
@@ -87,6 +87,7 @@ def test_calls_spread_over_transceivers_and_every_relay_carries_for_each(fleet: 
     pytest.fail(f"after {placed} calls: {[carried(relay) for relay in state['relays']]}")
 
 
+@pytest.mark.timed
 def test_a_relay_killed_and_replaced_ends_no_call(fleet: Fleet) -> None:
     seconds = 10
     with calling(fleet.url, "--count=20", f"--seconds={seconds}") as caller:

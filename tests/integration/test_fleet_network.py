@@ -9,7 +9,7 @@ import pytest
 from tests.integration.fleet import Caller, Fleet, calling, running_fleet
 from tests.integration.udp_proxy import UdpProxy, Weather
 
-pytestmark = [pytest.mark.timed, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.programs, pytest.mark.timeout(120)]
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +44,7 @@ async def test_a_nat_that_changes_the_port_costs_a_speaking_client_no_audible_ga
     assert call["longest_gap_ms"] <= 200 + call["late_ms"]
 
 
+@pytest.mark.timed
 async def test_loss_and_jitter_cost_no_stall_and_no_growing_delay(fleet: Fleet) -> None:
     async with UdpProxy(fleet.udp, Weather(loss=0.05, jitter_s=0.03)) as proxy:
         via = "{}:{}".format(*proxy.address)

@@ -255,7 +255,6 @@ def test_a_state_file_that_is_a_fifo_stays_one(tmp_path: Path) -> None:
     assert fifo.is_fifo()
 
 
-@pytest.mark.timed
 def test_the_second_make_up_is_ready_in_5_s(tmp_path: Path) -> None:
     def seconds_until_ready() -> float:
         began = time.monotonic()

@@ -31,7 +31,7 @@ from tests.realtime_events import CLIENT, SERVER, faults
 from tests.realtime_response import Dialect, Event, FunctionCall, Speech
 from tests.realtime_server import RealtimeServer
 
-pytestmark = [pytest.mark.timed]
+pytestmark = [pytest.mark.programs]
 
 CUT_MS = 60.0
 """After speech was noticed upstream, old sound may be heard for so long at most, and a round trip."""
@@ -150,6 +150,7 @@ async def test_a_caller_talks_and_hears_the_reply(bridge: Bridge, upstream: Real
     assert_all_passed(caller, connection)
 
 
+@pytest.mark.timed
 async def test_speech_cuts_what_is_said_and_the_model_learns_what_was_heard(
     bridge: Bridge, upstream: RealtimeServer
 ) -> None:
@@ -175,6 +176,7 @@ async def test_speech_cuts_what_is_said_and_the_model_learns_what_was_heard(
     assert_all_passed(caller, connection)
 
 
+@pytest.mark.timed
 async def test_audio_that_comes_late_for_a_cancelled_response_is_not_heard(
     bridge: Bridge, upstream: RealtimeServer
 ) -> None:
@@ -195,6 +197,7 @@ async def test_audio_that_comes_late_for_a_cancelled_response_is_not_heard(
     assert len(caller.of("output_audio_buffer.cleared")) == 1
 
 
+@pytest.mark.timed
 async def test_a_client_may_clear_what_is_said(bridge: Bridge, upstream: RealtimeServer) -> None:
     upstream.behaviour = Behaviour(replies=[(Speech(OLD, 4.0),)], speed=30)
     async with talking(bridge, upstream) as (caller, connection):

@@ -20,7 +20,7 @@ from tests.realtime_events import SERVER, faults
 from tests.realtime_response import Speech
 from tests.realtime_server import RealtimeServer
 
-pytestmark = [pytest.mark.timed]
+pytestmark = [pytest.mark.programs]
 
 ENDS_WITHIN_S = 2.0
 FREED_WITHIN_S = 1.0
@@ -153,6 +153,7 @@ async def test_a_caller_without_events_talks_interrupts_and_is_hung_up(bridge: B
     assert caller.heard_ms(NEW) == pytest.approx(500, abs=40)
 
 
+@pytest.mark.timed
 async def test_a_server_that_stalls_delays_no_audio(bridge: Bridge) -> None:
     wanted = Behaviour(replies=[(Speech(OLD, 1.0),)], speed=30)
     async with serving(bridge, wanted) as server, calling(bridge.fleet.url, USHER_KEY) as caller:

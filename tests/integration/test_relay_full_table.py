@@ -24,7 +24,7 @@ from usher_relay.listeners import parse_listener
 from usher_relay.state import Limits
 from usher_transceiver.paths import MAX_PATHS
 
-pytestmark = pytest.mark.timed
+pytestmark = pytest.mark.programs
 
 MAX_FLOWS = 40
 PORTS = 400

@@ -306,7 +306,6 @@ def hang(server: RedisServer) -> None:
     server.hang()
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize("fail", [outage, hang])
 def test_while_redis_is_gone_or_hangs_calls_go_on_by_the_transceivers_word_and_it_is_found_again(
     net: Network,
@@ -337,7 +336,6 @@ def test_while_redis_is_gone_or_hangs_calls_go_on_by_the_transceivers_word_and_i
             until(lambda: held.exists(name_of(path_key(client))), "restarted empty or not, it is written again")
 
 
-@pytest.mark.timed
 def test_a_wrong_password_keeps_nothing_from_working_and_is_in_no_log(net: Network, folder: Path, owner: Owner) -> None:
     with redis_on_a_free_port(PASSWORD) as server, two_relays(folder, server.url("the-wrong-word")) as relays:
         assert goes_on(net, *relays) <= LONGEST_GAP
@@ -347,7 +345,6 @@ def test_a_wrong_password_keeps_nothing_from_working_and_is_in_no_log(net: Netwo
             assert "-word" not in relay.log_text()
 
 
-@pytest.mark.timed
 def test_a_redis_whose_memory_is_full_is_still_read(
     net: Network, folder: Path, server: RedisServer, owner: Owner, engine: tuple[str, str]
 ) -> None:
@@ -372,7 +369,6 @@ def test_a_redis_whose_memory_is_full_is_still_read(
         assert words(first) == [UP, "Redis refuses writes", "Redis takes writes again"]
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize(
     "answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"+OK\r\n" * 50, b"\xff\xfe\r\n", b"$-7\r\n", b""]
 )
@@ -408,7 +404,6 @@ def babbler(answer: bytes) -> Iterator[int]:
             thread.join()
 
 
-@pytest.mark.timed
 def test_what_somebody_writes_to_redis_steers_nobody(
     net: Network, folder: Path, server: RedisServer, owner: Owner, engine: tuple[str, str]
 ) -> None:

@@ -25,7 +25,7 @@ from usher_relay.store.counters import StoreCounters
 from usher_relay.store.redis_store import RedisStore
 from usher_shell.redis_client import redis_client
 
-pytestmark = [pytest.mark.needs("redis-server"), pytest.mark.timed]
+pytestmark = [pytest.mark.needs("redis-server"), pytest.mark.programs]
 
 TIMEOUT = 0.2
 """Of a look-up, on a busy machine."""

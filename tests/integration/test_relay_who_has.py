@@ -22,7 +22,7 @@ from usher_relay.counters import Drop
 from usher_relay.state import Limits
 from usher_relay.waiting import WAITING
 
-pytestmark = pytest.mark.timed
+pytestmark = pytest.mark.programs
 
 Run: TypeAlias = Callable[..., RunningEngine]
 LONGEST_GAP = 10
@@ -87,6 +87,7 @@ def test_dtls_at_a_relay_that_never_saw_the_client_is_led_by_its_address(
         until(lambda: second.drops() == {Drop.NOT_FOUND: 1}, "from a new port it waited in vain: DTLS never roams")
 
 
+@pytest.mark.timed
 def test_a_flood_from_faked_addresses_costs_a_live_call_nothing_and_a_moved_one_little(
     run: Run, net: Network, owner: Owner, stranger: Owner
 ) -> None:

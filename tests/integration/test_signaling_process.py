@@ -134,7 +134,7 @@ async def test_the_soft_limit_on_descriptors_is_raised_to_the_hard_one(tmp_path:
     assert "fewer connections than --max-connections" in (tmp_path / "log").read_text()
 
 
-@pytest.mark.timed
+@pytest.mark.programs
 async def test_1300_idle_connections_beyond_the_descriptors_do_not_keep_a_call_waiting(tmp_path: Path) -> None:
     fake = FakeTransceiver(pod=1)
     write_files(tmp_path, [])

@@ -15,7 +15,7 @@ from usher_core.hop import RecordFlag
 from usher_core.rtp import is_rtcp
 from usher_transceiver.aiortc_adapter import MAX_MESSAGE_SIZE
 
-pytestmark = pytest.mark.timed
+pytestmark = pytest.mark.programs
 
 
 async def connected(running: Rig, **options: object) -> Client:

@@ -10,7 +10,7 @@ from tests.raw_client import RawClient
 from tests.transceiver_rig import rig, until
 from usher_core.datagram import DatagramClass, classify
 
-pytestmark = pytest.mark.timed
+pytestmark = pytest.mark.programs
 
 
 def is_dtls(payload: bytes) -> bool:

@@ -95,7 +95,7 @@ async def test_what_one_wake_up_reads_is_one_batch() -> None:
     shared.close()
 
 
-@pytest.mark.timed
+@pytest.mark.programs
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells when a datagram came")
 async def test_what_waited_too_long_is_late_and_what_came_just_now_is_not() -> None:
     shared = HopSocket("127.0.0.1", 0, BUFFER, time.monotonic)

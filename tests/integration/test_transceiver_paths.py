@@ -21,7 +21,7 @@ from usher_core.ids import ClientPath
 from usher_core.internal_api import BASE_PATH
 from usher_core.rtp import is_rtcp
 
-pytestmark = pytest.mark.timed
+pytestmark = pytest.mark.programs
 
 
 def rtp_times(running: Rig, since: float, to: ClientPath | None = None) -> list[float]:
@@ -116,6 +116,7 @@ async def restart_ice(client: Client, ice: SwitchableIce) -> aioice.Connection:
     return connection
 
 
+@pytest.mark.timed
 async def test_an_ice_restart_is_make_before_break_and_loses_no_audio(tmp_path: Path) -> None:
     async with rig(tmp_path) as running:
         client = running.client()

@@ -141,7 +141,7 @@ async def test_what_is_left_is_ended_with_close_notify(tmp_path: Path, how: str)
             await until(lambda client=client: client.pc.connectionState == "closed", "told of the end")  # type: ignore[misc]
 
 
-@pytest.mark.timed
+@pytest.mark.programs
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells when a datagram came")
 async def test_speech_that_waited_while_the_process_stood_still_is_dropped_and_the_call_goes_on(tmp_path: Path) -> None:
     stood_still = 1.5
