@@ -246,7 +246,25 @@ _SCHEMAS: dict[str, Object] = {
             "state": {"enum": list(get_args(State))},
             "end_reason": _NULLABLE_TEXT,
             "backend": _TEXT,
-            "path": {"type": "object"},
+            "path": {
+                "type": "object",
+                "properties": {
+                    "relay": _NULLABLE_TEXT,
+                    "relay_region": _NULLABLE_TEXT,
+                    "cluster": {"type": "integer"},
+                    "transceiver": _TEXT,
+                    "region": _NULLABLE_TEXT,
+                    "hops": {
+                        "type": "array",
+                        "description": "only with `?trace=1`; round trips are null where nobody knows them",
+                        "items": {
+                            "type": "object",
+                            "required": ["from", "to", "rtt_ms"],
+                            "properties": {"from": _TEXT, "to": _TEXT, "rtt_ms": {"type": ["number", "null"]}},
+                        },
+                    },
+                },
+            },
             "timings": {
                 "type": "object",
                 "description": "ms since the offer came, null until it happened",
@@ -337,7 +355,11 @@ _OPERATIONS: dict[tuple[str, str], Object] = {
         ],
     ),
     ("GET", "/v1/realtime/calls/{call_id}"): _operation(
-        "Look at a call", {200: _answer("State, path and times.", JSON, _ref("Call"))}, CALL, security=_KEY_ONLY
+        "Look at a call",
+        {200: _answer("State, path and times.", JSON, _ref("Call"))},
+        CALL,
+        security=_KEY_ONLY,
+        parameters=[_query("trace", "ask the relays for the hops of its path", {"enum": ["1"]})],
     ),
     ("POST", "/v1/realtime/calls/{call_id}/hangup"): _operation("Hang up", _ENDED, CALL),
     ("POST", "/v1/realtime/client_secrets"): _operation(

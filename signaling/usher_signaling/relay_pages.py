@@ -1,6 +1,7 @@
-"""Relays as their admin pages describe them: whether they are ready, and some sums out of their metrics.
+"""Relays as their admin pages describe them: whether they are ready, some sums out of their metrics, a call's hops.
 
-Only `GET /v1/fleet` needs it. Calls do not depend on it: signaling places them without knowing a relay.
+Only `GET /v1/fleet` and calls that are looked at with `?trace=1` need it. Calls do not depend on it: signaling places
+them without knowing a relay.
 """
 
 from __future__ import annotations
@@ -13,12 +14,18 @@ from urllib.parse import urlsplit
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from usher_core.errors import RemoteError
+from usher_core.internal_api import SessionPath
+from usher_signaling.hops import Hop, RelayWays, hops_of, read_ways
+
 TIMEOUT_S = 2.0
 """For a relay with both of its pages, waiting for its turn included: a dead one costs the page no more."""
 MAX_UNDER_WAY = 16
 """Relays being asked at once, all viewers of the fleet together."""
 MAX_PAGE = 1024 * 1024
 MAX_REASON = 200
+MAX_ENTRIES = 1000
+"""Flows and routes of a relay that are searched for a call; of one with more its hops may stay unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +76,21 @@ class RelayPages:
     async def read(self) -> list[RelayState]:
         """Return all relays in the order of the settings. A relay that does not answer is not ready."""
         return await asyncio.gather(*(self._look(admin) for admin in self._admins))
+
+    async def trace(self, path: SessionPath) -> list[Hop]:
+        """Return the hops of a call; what no relay tells is not known."""
+        ways = await asyncio.gather(*(self._ways(admin, path) for admin in self._admins))
+        return hops_of([each for each in ways if each is not None])
+
+    async def _ways(self, admin: str, path: SessionPath) -> RelayWays | None:
+        limit = f"limit={MAX_ENTRIES}"
+        try:
+            async with asyncio.timeout(self._timeout), self._turns:
+                has_flows, flows = await self._page(f"{admin}/flows?{limit}")
+                has_routes, routes = await self._page(f"{admin}/routes?{limit}")
+            return read_ways(path, flows, routes) if has_flows and has_routes else None
+        except (TimeoutError, httpx.HTTPError, RemoteError):
+            return None
 
     async def _look(self, admin: str) -> RelayState:
         address = urlsplit(admin).netloc

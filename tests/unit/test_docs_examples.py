@@ -19,6 +19,7 @@ from usher_core.internal_api import ErrorAnswer
 from usher_core.keys import parse_key_file
 from usher_core.peers import parse_peer_file
 from usher_core.routes import parse_route_file
+from usher_signaling.hops import RelayWays, hops_of
 
 ALL = [block for page in pages() for block in blocks(page)]
 COMMANDS = {"sh", "console", "indented"}
@@ -80,6 +81,12 @@ async def is_call(example: Any, folder: Path) -> None:
     assert example["id"].split("_")[0] == answer["id"].split("_")[0]
 
 
+async def is_hops(example: Any, _folder: Path) -> None:
+    ingress = RelayWays(has_call=True, has_route=False, route_ms=None, trunk_ms=41.2)
+    home = RelayWays(has_call=False, has_route=True, route_ms=0.3, trunk_ms=None)
+    assert example == {"hops": [hop.as_json() for hop in hops_of([ingress, home])]}
+
+
 async def is_secret_request(example: Any, folder: Path) -> None:
     async with signaling(folder) as stack:
         response = await stack.client.post("/v1/realtime/client_secrets", json=example)
@@ -137,6 +144,7 @@ JSON_EXAMPLES: dict[tuple[str, frozenset[str]], Callable[[Any, Path], Awaitable[
         "docs/http-api.md",
         frozenset({"id", "object", "state", "end_reason", "backend", "path", "timings", "age_s", "observers"}),
     ): is_call,
+    ("docs/http-api.md", frozenset({"hops"})): is_hops,
     (
         "docs/http-api.md",
         frozenset({"object", "data", "has_more", "last_id", "partial", "transceivers_unanswered"}),

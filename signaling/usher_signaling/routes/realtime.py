@@ -79,9 +79,13 @@ def add_realtime_routes(app: FastAPI, services: Services) -> None:
         """State, path and times of a call, for its tenant's API keys."""
         caller = await admit(services, request)
         caller.require_api_key()
+        trace = _wants_trace(request)
         call = await services.calls.find(caller, call_id)
         info = await services.calls.describe(call)
-        return JSONResponse(call_object(services, call_id, call.owner, info), headers=NO_STORE)
+        told = call_object(services, call_id, call.owner, info)
+        if trace:
+            told["path"]["hops"] = [hop.as_json() for hop in await services.relays.trace(info.path)]
+        return JSONResponse(told, headers=NO_STORE)
 
     async def create_client_secret(request: Request) -> Response:
         """Make an ephemeral key that carries a session configuration."""
@@ -131,6 +135,14 @@ def call_object(services: Services, call_id: str, owner: Transceiver, info: Sess
         "age_s": info.age_s,
         "observers": info.observers,
     }
+
+
+def _wants_trace(request: Request) -> bool:
+    """Whether the relays shall be asked for the hops. Raises ApiError 400."""
+    asked = request.query_params.getlist("trace")
+    if asked not in ([], ["1"]):
+        raise ApiError(400, "invalid_trace", "trace is 1, or left out.", param="trace")
+    return bool(asked)
 
 
 def _metadata(value: Any) -> dict[str, str]:

@@ -1,0 +1,111 @@
+"""The hops of a call's path, out of what relays tell of themselves."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from usher_core.errors import RemoteError
+from usher_core.internal_api import SessionPath
+from usher_signaling.hops import RelayWays, hops_of, read_ways
+from usher_signaling.relay_pages import MAX_PAGE, RelayPages
+
+PATH = SessionPath(listener=1, cluster=2, pod=17, worker=0)
+
+
+def flow(route: str = "2/17/0", listener: int = 1) -> dict[str, Any]:
+    return {"client": "192.0.2.1:4000", "listener": listener, "route": route, "state": "confirmed"}
+
+
+def peer(rtt_ms: float | None, cluster: int = 2, **more: Any) -> dict[str, Any]:
+    return {"cluster": cluster, "address": "192.0.2.9:3479", "up": True, "rtt_ms": rtt_ms, **more}
+
+
+def ways(*flows: dict[str, Any], routes: list[dict[str, Any]] | None = None, peers: Any = ()) -> RelayWays:
+    return read_ways(PATH, json.dumps({"flows": flows}), json.dumps({"routes": routes or [], "peers": peers}))
+
+
+OTHERS = ways(flow("1/5/0"), routes=[{"route": "1/5/0", "rtt_ms": 0.1}], peers=[peer(33.0)])
+"""A relay of another cluster, without this call."""
+
+
+def told(*relays: RelayWays) -> list[tuple[str, str, float | None]]:
+    return [(hop.start, hop.end, hop.rtt_ms) for hop in hops_of(relays)]
+
+
+def test_a_call_within_its_cluster_has_one_relay() -> None:
+    relay = ways(flow(), routes=[{"route": "2/17/0", "rtt_ms": 0.4}], peers=[peer(40.0, cluster=1)])
+    assert told(OTHERS, relay) == [("client", "relay", None), ("relay", "transceiver", 0.4)]
+
+
+def test_a_call_from_elsewhere_goes_by_its_ingress_and_a_home_relay() -> None:
+    ingress = ways(flow(), routes=[{"route": "1/5/0"}], peers=[peer(55.5, used=False), peer(41.2), peer(0.1, 3)])
+    home = ways(routes=[{"route": "2/17/0", "rtt_ms": 0.3}])
+    assert told(home, OTHERS, ingress) == [
+        ("client", "ingress", None),
+        ("ingress", "home", 41.2),
+        ("home", "transceiver", 0.3),
+    ]
+
+
+def test_the_trunk_counts_where_clients_are_sent_and_not_what_is_nearer_and_down() -> None:
+    peers = [peer(10.0, up=False), peer(20.0, used=False), peer(30.0, used=True)]
+    assert ways(flow(), peers=peers).trunk_ms == 30.0
+
+
+def test_what_nobody_knows_is_null() -> None:
+    assert told() == told(OTHERS) == [("client", "transceiver", None)]
+    assert told(ways(flow(listener=7))) == [("client", "transceiver", None)], "by another listener it is another call"
+    assert told(ways(flow(), peers=[peer(None)])) == [
+        ("client", "ingress", None),
+        ("ingress", "home", None),
+        ("home", "transceiver", None),
+    ]
+    assert told(ways(flow(), routes=[{"route": "2/17/0"}])) == [
+        ("client", "relay", None),
+        ("relay", "transceiver", None),
+    ]
+
+
+@pytest.mark.parametrize("page", ["", "no JSON", "[]", "[" * 100_000, '{"flows": 1, "routes": 1}', '{"flows": [{}]}'])
+def test_pages_of_something_else_are_no_relays(page: str) -> None:
+    with pytest.raises(RemoteError):
+        read_ways(PATH, page, page)
+
+
+async def test_all_relays_are_asked_and_the_silent_and_the_strange_are_left_out() -> None:
+    asked: list[str] = []
+    pages = {
+        "ingress": ({"flows": [flow()]}, {"routes": [], "peers": [peer(40.0)]}),
+        "home": ({"flows": []}, {"routes": [{"route": "2/17/0", "rtt_ms": 0.2}]}),
+    }
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(str(request.url))
+        match request.url.host:
+            case "dead":
+                raise httpx.ConnectError("nobody is there")
+            case "endless":
+                return httpx.Response(200, content=b"x" * (MAX_PAGE + 1))
+            case "strange":
+                return httpx.Response(200, text="hello")
+            case "old":
+                return httpx.Response(404)
+            case name:
+                return httpx.Response(200, json=pages[name][request.url.path == "/routes"])
+
+    names = ["dead", "endless", "strange", "old", "home", "ingress"]
+    relays = RelayPages([f"http://{name}" for name in names], httpx.MockTransport(answer))
+    try:
+        hops = await relays.trace(PATH)
+    finally:
+        await relays.close()
+    assert [hop.as_json() for hop in hops] == [
+        {"from": "client", "to": "ingress", "rtt_ms": None},
+        {"from": "ingress", "to": "home", "rtt_ms": 40.0},
+        {"from": "home", "to": "transceiver", "rtt_ms": 0.2},
+    ]
+    assert "http://ingress/flows?limit=1000" in asked, "what is read of a relay has a bound"
