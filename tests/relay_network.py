@@ -128,8 +128,15 @@ class FakeTransceiver:
         address = joined(*self.socket.getsockname()[:2])
         return Transceiver(cluster=self.route.cluster, pod=self.route.pod, worker=self.route.worker, udp=address)
 
+    def receive_datagram(self) -> tuple[bytes, Any]:
+        """The next hop datagram that is no probe, and the relay's address."""
+        while True:
+            datagram, relay = self.socket.recvfrom(65_535)
+            if datagram[1] != HopType.PROBE:
+                return datagram, relay
+
     def receive(self) -> Arrived:
-        datagram, relay = self.socket.recvfrom(65_535)
+        datagram, relay = self.receive_datagram()
         parsed = hop.parse(datagram)
         assert HOP_KEYS.verify(parsed)
         assert hop.is_timely(parsed.outer.time_ms, int(time.time() * 1000) % (1 << 32))

@@ -15,7 +15,7 @@ from usher_cli.up.atomic_file import write_atomically
 from usher_core.errors import LocalError
 from usher_core.hop import HOP_KEY_LENGTH
 from usher_core.ids import MAX_CLUSTER
-from usher_core.keys import HopKey, IceKey, KeyFile
+from usher_core.keys import HopKey, IceKey, KeyFile, KeyState
 
 _CLUSTER = click.IntRange(1, MAX_CLUSTER)
 _FILE = click.Path(path_type=Path)
@@ -33,8 +33,8 @@ _IDS = range(1, 256)
 def trunk(home: Path, home_cluster: int, ingress: Path, ingress_cluster: int, *, with_passwords: bool) -> None:
     """Add the keys of a trunk to both key files, in place: a new hop key, and at the ingress what opens home's ufrags.
 
-    Relays read their files again by themselves. A second run adds one more hop key: that is how it is changed; retire
-    the old one when both sides hold the new.
+    Relays read their files again by themselves. A second run adds one more hop key, as accepted: that is how it is
+    changed. Make it active when both sides hold it, then retire the old one (docs/multi-region.md).
     """
     files = read_key_file(home), read_key_file(ingress)
     for path, made in zip(
@@ -61,7 +61,10 @@ def join(
     if number is None:
         raise LocalError("all 255 ids of hop keys are taken", "delete those that are retired")
     key, since = secrets.token_bytes(HOP_KEY_LENGTH), max(0, int(now) - CLOCK_SKEW_S)
-    at_home = HopKey(id=number, scope=ingress_cluster, key=key, not_before=since)
+    # One that is active before the other end holds it would cost calls.
+    is_first = all(held.scope != ingress_cluster or held.state is KeyState.RETIRED for held in home.hop)
+    state = KeyState.ACTIVE if is_first else KeyState.ACCEPTED
+    at_home = HopKey(id=number, scope=ingress_cluster, key=key, state=state, not_before=since)
     at_ingress = at_home.model_copy(update={"scope": home_cluster})
     known = {(ice.letter, ice.ufrag_key) for ice in shared}
     others = tuple(ice for ice in ingress.ice if (ice.letter, ice.ufrag_key) not in known)

@@ -36,6 +36,8 @@ HOP_KEY_LENGTH = 16
 TIME_MODULUS = 1 << 32
 TIME_WINDOW_MS = 60_000
 MAX_DATAGRAM = 65_507
+PROBED_LENGTH = 16
+"""Nonce and time of a PROBE, which go back as they came."""
 TO_CLIENT = 0x80
 
 _OUTER = struct.Struct("!BBBBHIBBIH8s")

@@ -9,7 +9,7 @@ page pointed at 127.0.0.1 (DNS rebinding), to read who calls. Elsewhere names ar
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import isinf
 from typing import Any
 
@@ -26,8 +26,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from usher_core.decimals import read_decimal
 from usher_core.internal_api import HeldKeys
-from usher_relay.engine.interface import Engine
-from usher_relay.trunk.peering import EndpointView
+from usher_relay.engine.interface import Engine, RouteView
+from usher_relay.trunk.endpoints import EndpointView
 from usher_shell.loopback_names import is_loopback_authority
 from usher_shell.watched_file import SourceStatus
 
@@ -53,6 +53,8 @@ class Admin:
         routes: how the route source is.
         leaving: whether shutdown has made the relay unready.
         registry: the metrics.
+        peers: how the endpoints of other clusters are, where there are any.
+        round_trip: ms to the transceiver of a route, None where that is not known.
         local: whether it listens on loopback only.
     """
 
@@ -64,10 +66,12 @@ class Admin:
         registry: CollectorRegistry,
         *,
         peers: Callable[[], Sequence[EndpointView]] | None = None,
+        round_trip: Callable[[str], float | None] = lambda _: None,
         local: bool = False,
     ) -> None:
         self._engine = engine
         self._peers = peers
+        self._round_trip = round_trip
         self._routes = routes
         self._leaving = leaving
         self._registry = registry
@@ -123,7 +127,10 @@ class Admin:
         source = asdict(self._routes())
         source["age"] = None if source["age"] is None else round(source["age"], 3)
         peers = {} if self._peers is None else {"peers": [asdict(view) for view in self._peers()]}
-        return _listing("routes", request, self._engine.routes, {"source": source, **peers})
+        return _listing("routes", request, self._view_routes, {"source": source, **peers})
+
+    def _view_routes(self, limit: int) -> list[RouteView]:
+        return [replace(view, rtt_ms=self._round_trip(view.route)) for view in self._engine.routes(limit)]
 
     def _list_flows(self, request: Request) -> Response:
         idle = self._engine.snapshot().idle

@@ -17,11 +17,13 @@ from usher_core.errors import LocalError
 from usher_core.ids import is_loopback_host, split_host_port
 from usher_core.keys import KeyFile, merge_key_files, parse_key_file
 from usher_core.logs import configure
+from usher_core.routes import RouteTable
 from usher_core.settings import announce
 from usher_relay.admin import Admin
 from usher_relay.engine.interface import Engine, EngineConfig
 from usher_relay.engine.select import select_engine
 from usher_relay.metrics import relay_registry
+from usher_relay.routes.probing import TransceiverProbes
 from usher_relay.routes.select import select_routes
 from usher_relay.settings import RelaySettings
 from usher_relay.shutdown import Phase, Shutdown
@@ -72,6 +74,7 @@ class _Keys:
         self._engine: Engine | None = None
         self._recovery: Recovery | None = None
         self._peering: Peering | None = None
+        self._probes: TransceiverProbes | None = None
         nothing = KeyFile(version=1)
         self._held = [nothing] * (1 + len(of_trunks))
         self.file = WatchedFile(path, self._taking(0), "key file", fix="make one with `usher keys new`")
@@ -102,12 +105,16 @@ class _Keys:
             self._recovery.set_keys(keys)
         if self._peering is not None:
             self._peering.set_keys(keys)
+        if self._probes is not None:
+            self._probes.set_keys(keys)
         if self._engine is not None:
             self._engine.set_keys(keys)
 
-    async def follow(self, engine: Engine, recovery: Recovery | None, peering: Peering | None) -> None:
+    async def follow(
+        self, engine: Engine, recovery: Recovery | None, peering: Peering | None, probes: TransceiverProbes
+    ) -> None:
         """Give them what the files say, until cancelled."""
-        self._engine, self._recovery, self._peering = engine, recovery, peering
+        self._engine, self._recovery, self._peering, self._probes = engine, recovery, peering, probes
         while True:
             for file in (self.file, *self.of_trunks):
                 file.look()
@@ -134,6 +141,7 @@ class _Relay:
         self._keys = keys
         self._recovery = recovery
         self._peering = peering
+        self._probes = TransceiverProbes(keys.value)
         self._routes = select_routes(settings)
         self._shutdown = Shutdown(settings.grace)
         self._phase = Phase.SERVING
@@ -155,6 +163,7 @@ class _Relay:
             lambda: self._phase is Phase.LEAVING,
             registry,
             peers=None if peering is None else peering.endpoints,
+            round_trip=self._probes.milliseconds,
             local=is_loopback_host(split_host_port(settings.admin)[0]),
         )
         self._server = HttpServer(
@@ -169,8 +178,9 @@ class _Relay:
         self._engine.start()
         server = await self._server.start()
         watchers = [
-            asyncio.create_task(self._routes.run(self._engine.set_routes)),
-            asyncio.create_task(self._keys.follow(self._engine, self._recovery, self._peering)),
+            asyncio.create_task(self._routes.run(self._set_routes)),
+            asyncio.create_task(self._keys.follow(self._engine, self._recovery, self._peering, self._probes)),
+            asyncio.create_task(self._probes.run()),
             asyncio.create_task(self._collect_garbage_when_quiet()),
         ]
         if self._recovery is not None:
@@ -185,6 +195,10 @@ class _Relay:
                 watcher.cancel()
             await asyncio.gather(server, *watchers, return_exceptions=True)
         log.info("relay ended")
+
+    def _set_routes(self, table: RouteTable) -> None:
+        self._engine.set_routes(table)
+        self._probes.set_routes(table)
 
     async def _collect_garbage_when_quiet(self) -> None:
         """Stand in for the collector's full runs: one looks at every flow, and all packets wait meanwhile."""

@@ -158,7 +158,7 @@ def test_keys_are_read_again_and_a_broken_key_file_changes_nothing(
         relay.keys.write_text(key_text(hop_id=9, hop_key=HOP_KEY))
         until(lambda: 'usher_relay_keys{id="9",list="hop",state="active"}' in relay.metrics(), "the new id is reported")
         client.send(rtp(7))
-        datagram, _ = pod.socket.recvfrom(2_000)
+        datagram, _ = pod.receive_datagram()
         assert datagram[11] == 9
 
 

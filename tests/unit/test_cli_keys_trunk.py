@@ -53,11 +53,16 @@ def test_with_passwords_the_ingress_verifies(files: tuple[Path, Path]) -> None:
     assert IceKeyRing(read_key_file(files[1]).ice).open(ufrag.encode()).password == password.encode()
 
 
-def test_a_second_run_adds_one_more_key_and_opens_no_ufrag_twice(files: tuple[Path, Path]) -> None:
+def test_a_second_run_adds_one_more_key_that_only_opens_and_opens_no_ufrag_twice(files: tuple[Path, Path]) -> None:
     for _ in range(2):
         assert trunk(files).exit_code == 0
     home, ingress = map(read_key_file, files)
-    assert len(RelayKeys.of(home).trunk.of((9).to_bytes(2))) == 2
+    for file, other_end in ((home, 9), (ingress, 1)):
+        held = RelayKeys.of(file).trunk
+        assert [key.state for key in held.of(other_end.to_bytes(2)).values()] == ["active", "accepted"]
+        youngest = held.youngest(other_end.to_bytes(2))
+        assert youngest is not None
+        assert youngest.state == "accepted", "it is the one whose acknowledgement is waited for"
     assert len(ingress.ice) == 2
 
 

@@ -26,8 +26,8 @@ from usher_relay.engine.interface import Snapshot, SocketStatus
 from usher_relay.metrics import RelayCollector
 from usher_relay.store.counters import StoreCounters
 from usher_relay.store.metrics import StoreCollector
+from usher_relay.trunk.endpoints import EndpointView
 from usher_relay.trunk.metrics import PeersCollector
-from usher_relay.trunk.peering import EndpointView
 from usher_shell.pod_watch import PodWatch
 from usher_shell.pod_watch_metrics import PodWatchCollector
 from usher_shell.watched_file import SourceStatus
@@ -58,7 +58,15 @@ from usher_transceiver.session import EndReason
 PAGE = ROOT / "docs" / "metrics.md"
 RULES = ROOT / "examples" / "prometheus-rules.yaml"
 
-PEER_METRICS = ("up", "rtt_seconds", "probes_total", "probes_answered_total")
+PEER_METRICS = (
+    "up",
+    "used",
+    "rtt_seconds",
+    "loss_ratio",
+    "lacks_newest_hop_key",
+    "probes_total",
+    "probes_answered_total",
+)
 UNBOUNDED = {
     ("usher_relay_keys", "id"),
     ("usher_relay_receive_buffer_bytes", "socket"),
@@ -131,7 +139,7 @@ def relay_metrics() -> list[Metric]:
     redis: Any = SimpleNamespace(is_up=True, refuses_writes=False)
     store = StoreCollector(StoreCounters(), redis)
     collectors = [RelayCollector(engine, sources, with_store=True) for engine in engines]
-    peers = PeersCollector(lambda: [EndpointView(2, "198.51.100.7:3479", True, 20.0, 0.0, 1, 1)])
+    peers = PeersCollector(lambda: [EndpointView(2, "198.51.100.7:3479", True, True, 20.0, 0.0, 1, 1)])
     by_name: dict[str, Metric] = {}
     for metric in (metric for collector in (*collectors, watch, peers, store) for metric in collector.collect()):
         by_name.setdefault(metric.name, Metric(metric.name, "", metric.type)).samples.extend(metric.samples)

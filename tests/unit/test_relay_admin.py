@@ -15,8 +15,8 @@ from usher_relay.admin import Admin
 from usher_relay.counters import Counters, Drop, FlowEvent
 from usher_relay.engine.interface import FlowView, RouteView, Snapshot, SocketStatus
 from usher_relay.metrics import relay_registry
+from usher_relay.trunk.endpoints import EndpointView
 from usher_relay.trunk.peer_table import PeerTable
-from usher_relay.trunk.peering import EndpointView
 from usher_shell.watched_file import SourceStatus
 
 SNAPSHOT = Snapshot(
@@ -71,12 +71,21 @@ class Rig:
     leaving: bool = False
     local: bool = False
     peers: tuple[EndpointView, ...] | None = None
+    round_trips: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         sources = {"routes": lambda: self.source, "keys": lambda: self.source}
         registry = relay_registry(self.engine, sources)
         peers = None if self.peers is None else lambda: self.peers or ()
-        admin = Admin(self.engine, lambda: self.source, lambda: self.leaving, registry, peers=peers, local=self.local)
+        admin = Admin(
+            self.engine,
+            lambda: self.source,
+            lambda: self.leaving,
+            registry,
+            peers=peers,
+            round_trip=self.round_trips.get,
+            local=self.local,
+        )
         self.app = admin.app()
 
     def get(self, path: str, method: str = "GET", host: str = "relay", **params: str) -> httpx.Response:
@@ -250,8 +259,17 @@ def test_only_get(rig: Rig) -> None:
     assert rig.status("/") == 404
 
 
+def test_routes_show_the_round_trip_to_each_transceiver_where_it_is_known(rig: Rig) -> None:
+    assert rig.get("/routes", limit="1").json()["routes"][0]["rtt_ms"] is None
+    (shown,) = Rig(round_trips={"1/17/0": 0.42}).get("/routes", limit="1").json()["routes"]
+    assert (shown["route"], shown["rtt_ms"]) == ("1/17/0", 0.42)
+
+
 def test_routes_show_how_the_endpoints_of_peers_are_where_there_are_peers(rig: Rig) -> None:
     assert "peers" not in rig.get("/routes").json()
-    view = EndpointView(2, "198.51.100.7:3479", up=True, rtt_ms=20.4, loss=0.05, sent=20, answered=19)
+    view = EndpointView(
+        2, "198.51.100.7:3479", True, True, 20.4, 0.05, 20, 19, held_ice=("u",), held_hop=(3, 4), heard_s=0.12
+    )
     (shown,) = Rig(peers=(view,)).get("/routes").json()["peers"]
     assert (shown["cluster"], shown["address"], shown["up"], shown["rtt_ms"]) == (2, "198.51.100.7:3479", True, 20.4)
+    assert (shown["held_ice"], shown["held_hop"], shown["heard_s"]) == (["u"], [3, 4], 0.12)

@@ -13,12 +13,24 @@ from tests.relay_rig import HOP_KEY, POD_A
 from tests.trunk_rig import HOME_CLUSTER, INGRESS_ADDRESS, TRUNK_KEY_ID, TrunkRig, trunk_keys
 from usher_core import hop
 from usher_core.errors import LocalError, RemoteError
-from usher_core.keys import HopKey, held_keys
+from usher_core.ids import Route
+from usher_core.keys import HopKey, KeyState, held_keys
 from usher_core.peers import parse_peer_file
 from usher_relay.counters import Drop
+from usher_relay.trunk.endpoints import PeerEndpoints, Way
 from usher_relay.trunk.keys import TrunkKeys
 from usher_relay.trunk.peer_table import PeerAddresses, reachable
-from usher_relay.trunk.probe import DOWN_AFTER_S, PROBE_EVERY_S, EndpointHealth, build_probe, held_ids, read_reply
+from usher_relay.trunk.probe import (
+    DOWN_AFTER_S,
+    PROBE_EVERY_S,
+    EndpointHealth,
+    HeldIds,
+    Reply,
+    build_probe,
+    held_ids,
+    read_held_ids,
+    read_reply,
+)
 from usher_relay.trunk.rendezvous import PLACES, place_endpoints
 from usher_relay.trunk.return_slots import MAX_SLOTS, ReturnSlots
 
@@ -124,7 +136,15 @@ def test_an_endpoint_is_up_until_its_last_answer_is_three_probes_old_and_again_w
     assert not health.is_up(1.03 + DOWN_AFTER_S)
     probe_for(health, 3.0, 0.15)
     assert health.is_up(3.16)
-    assert health.rtt == pytest.approx(0.15)
+
+
+def test_the_round_trip_is_the_median_of_the_last_30_answers() -> None:
+    health = EndpointHealth()
+    assert health.rtt is None
+    for number in range(60):
+        probe_for(health, 1.0 + number, 0.3 if number < 30 else 0.9 if number % 3 == 0 else 0.02)
+    assert health.rtt == pytest.approx(0.02)
+    assert health.answered_at == pytest.approx(60.02)
 
 
 def test_one_that_never_answers_is_down_within_a_second_of_its_first_probe() -> None:
@@ -155,13 +175,13 @@ def test_an_answer_counts_once_and_not_after_5_seconds() -> None:
     assert not health.on_answer(NONCE, 7.1)
 
 
-def test_loss_is_that_of_the_last_20_probes() -> None:
+def test_loss_is_that_of_the_last_30_probes() -> None:
     health = EndpointHealth()
-    for number in range(30):
+    for number in range(80):
         probe_for(health, 1.0 + number * PROBE_EVERY_S, None if number % 2 else 0.01)
-    health.on_answer(b"nobody's", 20.0)
-    assert health.loss == pytest.approx(0.5, abs=0.06)
-    assert health.sent == 30
+    health.on_answer(b"nobody's", 30.0)
+    assert health.loss == pytest.approx(0.5, abs=0.04)
+    assert health.sent == 80
 
 
 def test_after_a_pause_of_ours_one_probe_is_due_and_not_all_that_were_missed() -> None:
@@ -177,26 +197,101 @@ def test_a_home_relay_answers_a_probe_with_the_ids_of_its_keys_and_nobody_else_i
     keys = trunk_keys(HOME_CLUSTER)
     trunk = TrunkKeys(keys.hop)
     key = trunk.newest(rig.unix)[HOME_CLUSTER.to_bytes(2)]
-    probe = build_probe(HOME_CLUSTER, NONCE, held_keys(keys), key, rig.unix)
+    probe = build_probe(Route(HOME_CLUSTER, 0, 0), NONCE, held_ids(held_keys(keys), (TRUNK_KEY_ID,)), key, rig.unix)
     assert rig.arrive(probe) == []
     ((reply, to),) = rig.home.take_for_ingress()
     assert to == INGRESS_ADDRESS
-    assert read_reply(reply, HOME_CLUSTER, trunk.of(HOME_CLUSTER.to_bytes(2)), rig.unix) == NONCE
-    assert hop.parse(reply).records[0].payload[16:] == bytes((1,)) + b"u" + bytes((1, TRUNK_KEY_ID))
-    forged = build_probe(HOME_CLUSTER, NONCE, (), HopKey(id=TRUNK_KEY_ID, key=HOP_KEY), rig.unix)
+    held = HeldIds(("u",), (TRUNK_KEY_ID,))
+    assert read_reply(reply, trunk.of(HOME_CLUSTER.to_bytes(2)), rig.unix) == Reply(
+        Route(HOME_CLUSTER, 0, 0), NONCE, held
+    )
+    forged = build_probe(
+        Route(HOME_CLUSTER, 0, 0), NONCE, held_ids((), ()), HopKey(id=TRUNK_KEY_ID, key=HOP_KEY), rig.unix
+    )
     assert rig.arrive(forged, rig.trunk_datagram(POD_A, (bytes(20), b""), type=hop.HopType.PROBE)) == []
     assert rig.home.take_for_ingress() == []
     assert rig.drops(rig.home) == {Drop.HOP_MAC: 1, Drop.HOP_MALFORMED: 1}
     with pytest.raises(RemoteError):
-        read_reply(reply, 2, trunk.of(HOME_CLUSTER.to_bytes(2)), rig.unix)
-    with pytest.raises(RemoteError):
-        read_reply(reply, HOME_CLUSTER, trunk.of(HOME_CLUSTER.to_bytes(2)), rig.unix + 61)
+        read_reply(reply, trunk.of(HOME_CLUSTER.to_bytes(2)), rig.unix + 61)
 
 
-def test_retired_keys_are_not_held() -> None:
+def test_keys_that_are_retired_or_of_another_trunk_are_not_named_as_held() -> None:
     keys = trunk_keys(HOME_CLUSTER)
-    retired = keys.model_copy(update={"hop": tuple(key.model_copy(update={"state": "retired"}) for key in keys.hop)})
-    assert held_ids(held_keys(retired)) == bytes((1,)) + b"u" + bytes((0,))
+    of_another = HopKey(id=9, scope=77, key=HOP_KEY)
+    gone = keys.hop[1].model_copy(update={"id": 4, "state": KeyState.RETIRED})
+    trunk = TrunkKeys((*keys.hop, of_another, gone))
+    held = held_ids(held_keys(keys), trunk.of(HOME_CLUSTER.to_bytes(2)))
+    assert held == bytes((1,)) + b"u" + bytes((1, TRUNK_KEY_ID))
+    assert read_held_ids(held) == HeldIds(("u",), (TRUNK_KEY_ID,))
+
+
+@pytest.mark.parametrize(
+    "payload", [b"", b"\0", b"\2u\0", b"\1u", b"\1u\1", b"\1u\1\3\4", b"\1!\0", b"\1\xff\0", b"\xff"]
+)
+def test_malformed_key_ids_are_refused(payload: bytes) -> None:
+    with pytest.raises(RemoteError, match="malformed"):
+        read_held_ids(payload)
+
+
+@given(st.binary(max_size=600))
+def test_key_ids_are_read_or_refused_and_never_raise_anything_else(payload: bytes) -> None:
+    try:
+        held = read_held_ids(payload)
+    except RemoteError:
+        return
+    assert bytes((len(held.ice),)) + "".join(held.ice).encode() + bytes((len(held.hop), *held.hop)) == payload
+
+
+def test_the_key_to_wait_for_is_the_last_that_was_put_into_the_file_active_or_not() -> None:
+    cluster = (2).to_bytes(2)
+    made = [
+        HopKey(id=5, scope=2, key=HOP_KEY, not_before=100),
+        HopKey(id=6, scope=2, key=HOP_KEY, not_before=100, state=KeyState.ACCEPTED),
+        HopKey(id=7, scope=2, key=HOP_KEY, not_before=200, state=KeyState.RETIRED),
+        HopKey(id=8, scope=3, key=HOP_KEY, not_before=300),
+    ]
+    youngest = TrunkKeys(made).youngest(cluster)
+    assert youngest is not None
+    assert youngest.id == 6
+    assert TrunkKeys(made).youngest((4).to_bytes(2)) is None
+
+
+# One peer
+
+
+def answered(way: Way, now: float, rtt: float, held: HeldIds) -> None:
+    nonce = round(now * 1000).to_bytes(8)
+    way.health.on_sent(nonce, now - rtt)
+    assert way.health.on_answer(nonce, now)
+    way.held = held
+
+
+def test_views_tell_what_keys_an_endpoint_holds_and_whether_it_lacks_our_newest() -> None:
+    peer = PeerEndpoints()
+    peer.set_addresses([(("198.51.100.7", 3479), 1), (("198.51.100.8", 3479), 1)])
+    near, _ = peer.ways.values()
+    answered(near, 10.0, 0.02, HeldIds(("u", "v"), (3,)))
+    assert peer.table(10.1)
+    first, second = peer.views(2, 3, 10.5)
+    assert (first.held_ice, first.held_hop, first.heard_s, first.lacks_newest_hop) == (("u", "v"), (3,), 0.5, False)
+    assert (first.used, second.used) == (True, False), "what was never heard waits, where another has answered"
+    assert (second.held_ice, second.held_hop, second.heard_s, second.lacks_newest_hop) == ((), (), None, False)
+    assert [view.lacks_newest_hop for view in peer.views(2, 4, 10.5)] == [True, False]
+
+
+def test_an_address_that_stays_in_the_file_keeps_what_is_known_of_it() -> None:
+    peer = PeerEndpoints()
+    peer.set_addresses([(("198.51.100.7", 3479), 1), (("198.51.100.8", 3479), 1)])
+    for way in peer.ways.values():
+        answered(way, 10.0, 0.02, HeldIds())
+    before = peer.table(10.0)
+    assert before is not None
+    peer.set_addresses([(("198.51.100.8", 3479), 1)])
+    after = peer.table(10.1)
+    assert after == PeerAddresses((("198.51.100.8", 3479),), (0,) * PLACES)
+    assert next(iter(peer.ways.values())).health.answered == 1
+    peer.set_addresses([])
+    assert peer.table(10.2) is None
 
 
 def test_more_than_8_trunks_with_one_key_id_are_refused() -> None:

@@ -16,8 +16,10 @@ from usher_core import hop, stun
 from usher_core.errors import RemoteError
 from usher_core.hop import HopType, Outer, Record, RecordFlag
 from usher_core.ids import ClientPath, Route
+from usher_core.keys import HopKey, KeyFile
+from usher_relay.routes.round_trips import RoundTrips
 from usher_transceiver.ice import CheckOutcome
-from usher_transceiver.mux import GIVEN_UP_RATE, UNKNOWN_FLOW_RATE, Mux
+from usher_transceiver.mux import GIVEN_UP_RATE, PROBE_RATE, UNKNOWN_FLOW_RATE, Mux
 from usher_transceiver.paths import Path as ClientWay
 from usher_transceiver.paths import SocketAddress, Via
 from usher_transceiver.transceiver_keys import TransceiverKeys
@@ -340,6 +342,33 @@ def test_who_has_for_an_unknown_address_is_not_answered(world: World) -> None:
     assert world.sent == []
 
 
+# PROBE
+
+
+def test_the_probe_of_a_relay_is_answered_with_what_it_reads_as_a_round_trip(world: World) -> None:
+    keys = KeyFile(version=1, hop=(HopKey(id=HOP_KEY_ID, key=world.hop_key),))
+    trips = RoundTrips(keys, seed=1)
+    trips.set_addresses({ROUTE: RELAY}, 0.0)
+    ((probe, _),) = trips.due(5.0, WALL)
+    world.mux.on_datagram(world.now, probe, ("10.0.0.9", 5))
+    assert world.drops == {}
+    ((answer, to),) = world.sent
+    assert to == ("10.0.0.9", 5)
+    assert len(answer.records[0].payload) <= len(hop.parse(probe).records[0].payload), "nobody's amplifier"
+    trips.on_reply(hop.encode(answer.outer, answer.records, world.hop_key), RELAY, 5.002, WALL)
+    assert trips.milliseconds(str(ROUTE)) == pytest.approx(2.0)
+
+
+def test_probes_are_answered_at_a_bounded_rate_and_short_ones_never(world: World) -> None:
+    for _ in range(3 * int(PROBE_RATE)):
+        world.come(P1, bytes(18), kind=HopType.PROBE)
+    assert len(world.sent) == PROBE_RATE
+    world.now += 1
+    world.come(P1, bytes(17), kind=HopType.PROBE)
+    assert len(world.sent) == PROBE_RATE
+    assert world.drops == {"hop_probe": 1}
+
+
 # Faults
 
 
@@ -384,7 +413,7 @@ def test_an_answer_carries_route_path_slot_and_whether_the_client_is_alive(world
     assert second.records == (Record(P1, b"payload", 0),)
 
 
-@pytest.mark.timed
+@pytest.mark.programs
 def test_a_datagram_costs_little_more_than_its_authentication_however_many_sessions_there_are(world: World) -> None:
     """Ratios, each of the best rounds, so that a slow or busy machine changes nothing."""
     world.session()

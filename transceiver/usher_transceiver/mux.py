@@ -10,7 +10,7 @@ Rules:
   session's.
 * So is a path that its session gave up for a newer one, at a rate of its own: a client that sends from ever new
   addresses must not silence the other reports.
-* WHO-HAS is answered HERE, or not at all.
+* WHO-HAS is answered HERE, or not at all. PROBE is answered, so that relays know how far we are.
 * What leaves together shares hop datagrams (bundler.py).
 * A process that is behind drops the RTP and RTCP that waited too long for it, and nothing else: what keeps a call
   alive is handled however late it is.
@@ -29,7 +29,7 @@ import structlog
 from usher_core import hop, stun
 from usher_core.datagram import DatagramClass, classify
 from usher_core.errors import RemoteError
-from usher_core.hop import HopDatagram, HopType, Record, RecordFlag
+from usher_core.hop import PROBED_LENGTH, HopDatagram, HopType, Record, RecordFlag
 from usher_core.ids import ClientPath, Route
 from usher_core.rtp import peek_ssrc
 from usher_transceiver.bundler import ActiveKey, Bundler, SendHop
@@ -45,10 +45,14 @@ UNKNOWN_FLOW_RATE = 200.0
 GIVEN_UP_RATE = 1000.0
 """Reports per second of paths that were given up. What is not reported ends when it has been quiet for 7 s."""
 WHO_HAS_RATE = 2000.0
+PROBE_RATE = 200.0
+"""Per second: each relay sends one in 5 s."""
 
 # Plain numbers: operations on enum flags cost a microsecond each, and this is done per packet.
 _THE_ADDRESS = bytes(4)
 """What HERE says of a client address, and WHO-HAS asks when it has no SSRC."""
+_NO_KEYS = bytes(2)
+"""In the answer to a PROBE: our keys are asked for by HTTP."""
 _SPLIT = RecordFlag.SPLIT.value
 _ALIVE = RecordFlag.ALIVE.value
 
@@ -115,6 +119,7 @@ class Mux:
         self._unknown_flow = TokenBucket(UNKNOWN_FLOW_RATE)
         self._given_up = TokenBucket(GIVEN_UP_RATE)
         self._who_has = TokenBucket(WHO_HAS_RATE)
+        self._probe = TokenBucket(PROBE_RATE)
         self.received = 0
         self.records = 0
         self.time_offset_ms = 0
@@ -195,6 +200,8 @@ class Mux:
                     self._on_record(now, record, via, late)
             case HopType.WHO_HAS:
                 self._on_who_has(now, parsed, relay)
+            case HopType.PROBE:
+                self._on_probe(now, parsed, relay)
             case _:
                 self.drops["hop_type"] += 1
 
@@ -322,6 +329,14 @@ class Mux:
             self.reports["here"] += 1
             via = Via(relay, question.outer.return_slot)
             self._bundler.send_other(HopType.HERE, Record(record.path, here), via)
+
+    def _on_probe(self, now: float, probe: HopDatagram, relay: SocketAddress) -> None:
+        record = probe.records[0]
+        if len(record.payload) < PROBED_LENGTH + len(_NO_KEYS):
+            self.drops["hop_probe"] += 1
+        elif self._probe.take(now):
+            answer = Record(record.path, record.payload[:PROBED_LENGTH] + _NO_KEYS)
+            self._bundler.send_other(HopType.PROBE_REPLY, answer, Via(relay, probe.outer.return_slot))
 
     # Out
 

@@ -64,13 +64,17 @@ class FlowView:
 
 @dataclass(frozen=True, slots=True)
 class RouteView:
-    """One route, for people: how many client datagrams went there and came from there through this relay."""
+    """One route, for people: how many client datagrams went there and came from there through this relay.
+
+    `rtt_ms` is the round trip to it, where it is known; engines do not know it.
+    """
 
     route: str
     udp: str
     hop_size: int
     uplink: int
     downlink: int
+    rtt_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

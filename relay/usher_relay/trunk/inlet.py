@@ -3,7 +3,7 @@
 Rules, in this order; what fails one is dropped and counted:
 1. Version 1, direction *to transceiver*, type DATA or PROBE.
 2. A live key of a trunk made its MAC, and its time is within 60 s of ours.
-3. PROBE is answered to where it came from, with the key ids that we hold; not one for a peer of ours, which came by a
+3. PROBE is answered to where it came from, with the ids of our keys for it; not one for a peer of ours, which came by a
    name that leads to us.
 4. DATA has two hops left, and its route is in our own table: nothing goes on to another cluster, so there are no loops.
 5. A Binding request in it names that route in its ufrag, and its integrity holds: an ingress relay need not have the
@@ -23,14 +23,14 @@ from typing import NamedTuple, TypeAlias
 from usher_core import hop, stun
 from usher_core.datagram import DatagramClass, classify
 from usher_core.errors import RemoteError
-from usher_core.hop import OUTER_LENGTH, OVER_A_TRUNK, HopDatagram, HopType, Record, RecordFlag
+from usher_core.hop import OUTER_LENGTH, OVER_A_TRUNK, PROBED_LENGTH, HopDatagram, HopType, Record, RecordFlag
 from usher_core.keys import HopKey
 from usher_relay.checks import open_check
 from usher_relay.counters import Drop
 from usher_relay.endpoint import Endpoint
 from usher_relay.hop_codec import NO_SLOT, ROUTE, Stamp, hop_prefix, record_spans, restamp, under_mac
 from usher_relay.state import RelayState
-from usher_relay.trunk.probe import PROBED_LENGTH, held_ids
+from usher_relay.trunk.probe import held_ids
 
 _TAKEN = frozenset((HopType.DATA, HopType.PROBE))
 
@@ -160,6 +160,7 @@ class Inlet:
         if len(probe.records) != 1 or len(record.payload) < PROBED_LENGTH:
             return Drop.HOP_MALFORMED
         outer = replace(probe.outer, type=HopType.PROBE_REPLY, to_client=True, time_ms=unix_ms, key_id=key.id)
-        payload = record.payload[:PROBED_LENGTH] + held_ids(self._state.keys.held)
+        keys = self._state.keys
+        payload = record.payload[:PROBED_LENGTH] + held_ids(keys.held, keys.trunk.of(opened.cluster))
         self._state.to_ingress.append((hop.encode(outer, (replace(record, payload=payload),), key.key), source))
         return None

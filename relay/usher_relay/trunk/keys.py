@@ -31,8 +31,8 @@ class TrunkKeys:
             if len(found) > MAX_KEYS_PER_ID:
                 raise LocalError(f"more than {MAX_KEYS_PER_ID} trunk keys have the id {number}", "give them other ids")
 
-    def of(self, cluster: bytes) -> Mapping[int, HopKey]:
-        """Return the live keys of the trunk with a cluster by id; empty when there are none."""
+    def of(self, cluster: bytes) -> dict[int, HopKey]:
+        """Return the live keys of the trunk with a cluster by id, in the file's order; empty when there are none."""
         return self._by_cluster.get(cluster, {})
 
     def all(self) -> Iterable[tuple[int, Mapping[int, HopKey]]]:
@@ -42,6 +42,11 @@ class TrunkKeys:
     def candidates(self, number: int) -> list[tuple[bytes, HopKey]]:
         """Return (cluster, key) of every trunk that has a live key of this id."""
         return self._by_id.get(number, [])
+
+    def youngest(self, cluster: bytes) -> HopKey | None:
+        """Return the live key of a trunk that came last, whether or not it is active yet: the one to wait for."""
+        # Of several with one time, the last in the file: new keys are put behind the others.
+        return max(reversed(self.of(cluster).values()), key=lambda key: key.not_before, default=None)
 
     def newest(self, unix: float) -> dict[bytes, HopKey]:
         """Return the key to send with at `unix`, Unix seconds, by cluster."""

@@ -6,74 +6,109 @@ Rules of an endpoint:
 * It is probed four times a second. It is up while its last answer is not older than 0.75 s, which is three probes; one
   that was never probed counts as up, so that a start loses no call.
 * An answer counts once, by its nonce, and within 5 s.
-* The round trip is the time of the last answer; loss is the share of the last 20 probes, answered or older than 1 s,
-  that had no answer.
+* The round trip is the median of the last 30 answers, which a few late ones don't change; loss is the share of the last
+  30 probes, answered or older than 1 s, that had no answer.
+
+An answer names the ice letters of whoever was probed, and the ids of its hop keys of this trunk alone: those of others
+are not the prober's, and could be taken for it.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from statistics import median
 from typing import Final
 
 from usher_core import hop
 from usher_core.errors import RemoteError
-from usher_core.hop import HopType, Outer, Record
-from usher_core.ids import ClientPath
+from usher_core.hop import PROBED_LENGTH, HopType, Outer, Record
+from usher_core.ids import ClientPath, Route
 from usher_core.keys import HeldKey, HopKey, KeyState
 
-PROBED_LENGTH: Final = 16
-"""Nonce and time, which go back as they came."""
 NONCE_LENGTH: Final = 8
 PROBE_EVERY_S: Final = 0.25
 DOWN_AFTER_S: Final = 0.75
 LOST_AFTER_S: Final = 1.0
 FORGOTTEN_AFTER_S: Final = 5.0
-JUDGED: Final = 20
+JUDGED: Final = 30
 _MOST_IDS: Final = 255
 
 
-def held_ids(held: Iterable[HeldKey]) -> bytes:
-    """Return the key ids of a PROBE; at most 255 of a kind are named."""
-    keys = tuple(key for key in held if key.state != KeyState.RETIRED)
-    letters = b"".join(sorted({key.id.encode("ascii") for key in keys if key.list == "ice"}))[:_MOST_IDS]
-    numbers = bytes(sorted({int(key.id) for key in keys if key.list == "hop"}))[:_MOST_IDS]
+@dataclass(frozen=True, slots=True)
+class HeldIds:
+    """The keys that the other end of a trunk holds: letters of ice keys, ids of hop keys of this trunk."""
+
+    ice: tuple[str, ...] = ()
+    hop: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An authentic PROBE-REPLY. `route` is that of the probe."""
+
+    route: Route
+    nonce: bytes
+    held: HeldIds
+
+
+def held_ids(held: Iterable[HeldKey], trunk: Iterable[int]) -> bytes:
+    """Return the key ids of a PROBE or its answer: letters of ice keys, and the ids of the hop keys in `trunk`.
+
+    At most 255 of a kind are named.
+    """
+    keys = (key for key in held if key.list == "ice" and key.state != KeyState.RETIRED)
+    letters = b"".join(sorted({key.id.encode("ascii") for key in keys}))[:_MOST_IDS]
+    numbers = bytes(sorted(trunk))[:_MOST_IDS]
     return bytes((len(letters),)) + letters + bytes((len(numbers),)) + numbers
 
 
-def build_probe(cluster: int, nonce: bytes, held: Iterable[HeldKey], key: HopKey, unix: float) -> bytes:
-    """Return a PROBE to a relay of `cluster`; `unix` is Unix seconds."""
-    outer = Outer(HopType.PROBE, False, cluster, 0, 0, key.id, int(unix * 1000))
-    payload = nonce + int(unix * 1_000_000).to_bytes(8) + held_ids(held)
+def read_held_ids(payload: bytes) -> HeldIds:
+    """Read what `held_ids` wrote. Raises RemoteError (`probe_reply`) where it is anything else."""
+    count = payload[0] if payload else 0
+    letters, rest = payload[1 : 1 + count], payload[1 + count :]
+    if len(letters) != count or not rest or len(rest) != 1 + rest[0] or not (letters.isalpha() or not letters):
+        raise RemoteError("probe_reply", "the key ids of an answer to a probe are malformed")
+    return HeldIds(tuple(letters.decode("ascii")), tuple(rest[1:]))
+
+
+def build_probe(route: Route, nonce: bytes, held: bytes, key: HopKey, unix: float) -> bytes:
+    """Return a PROBE; `held` is of `held_ids`, `unix` Unix seconds. A relay's route is its cluster, with pod 0."""
+    outer = Outer(HopType.PROBE, False, route.cluster, route.pod, route.worker, key.id, int(unix * 1000))
+    payload = nonce + int(unix * 1_000_000).to_bytes(8) + held
     return hop.encode(outer, (Record(ClientPath(bytes(16), 0, 0), payload),), key.key)
 
 
-def read_reply(datagram: bytes, cluster: int, keys: Mapping[int, HopKey], unix: float) -> bytes:
-    """Return the nonce of an authentic PROBE-REPLY from a relay of `cluster`.
+def read_reply(datagram: bytes, keys: Mapping[int, HopKey], unix: float) -> Reply:
+    """Read a PROBE-REPLY that one of `keys` made. Whose it is, its route and nonce tell.
 
     Raises RemoteError: what `hop.parse` raises, `probe_reply` for all else.
     """
     parsed = hop.parse(datagram)
     outer, key = parsed.outer, keys.get(parsed.outer.key_id)
     if (
-        (outer.type, outer.to_client, outer.cluster) != (HopType.PROBE_REPLY, True, cluster)
+        (outer.type, outer.to_client) != (HopType.PROBE_REPLY, True)
         or len(parsed.records[0].payload) < PROBED_LENGTH
         or key is None
         or not hop.verify(parsed, key.key)
         or not hop.is_timely(outer.time_ms, int(unix * 1000))
     ):
         raise RemoteError("probe_reply", "this is no authentic answer to a probe")
-    return parsed.records[0].payload[:NONCE_LENGTH]
+    payload = parsed.records[0].payload
+    route = Route(outer.cluster, outer.pod, outer.worker)
+    return Reply(route, payload[:NONCE_LENGTH], read_held_ids(payload[PROBED_LENGTH:]))
 
 
 class EndpointHealth:
     """What the probes of one endpoint tell. Times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self.rtt: float | None = None
-        """Seconds; None before the first answer."""
         self.sent = 0
         self.answered = 0
+        self.answered_at: float | None = None
+        """When the last answer came; None before the first."""
+        self._rtts: deque[float] = deque(maxlen=JUDGED)
         self._open: OrderedDict[bytes, float] = OrderedDict()
         self._late: OrderedDict[bytes, float] = OrderedDict()
         self._outcomes: deque[bool] = deque(maxlen=JUDGED)
@@ -105,13 +140,18 @@ class EndpointHealth:
         else:
             return False
         self.answered += 1
-        self.rtt = now - sent_at
-        self._heard_at = now
+        self._rtts.append(now - sent_at)
+        self._heard_at = self.answered_at = now
         return True
 
     def is_up(self, now: float) -> bool:
         """Tell whether flows may go there."""
         return self._heard_at is None or now - self._heard_at <= DOWN_AFTER_S
+
+    @property
+    def rtt(self) -> float | None:
+        """Seconds; None before the first answer."""
+        return median(self._rtts) if self._rtts else None
 
     @property
     def loss(self) -> float:

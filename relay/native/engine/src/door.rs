@@ -202,7 +202,7 @@ pub fn read_keys((ice, hop, trunk): PyKeys) -> PyResult<Arc<Keys>> {
             KeysFault::Letter(letter) => format!("{} is no key letter", letter as char),
         })
     })?;
-    keys.add_trunks(&ice, &trunk);
+    keys.add_trunks(&trunk);
     Ok(Arc::new(keys))
 }
 

@@ -3,7 +3,7 @@
 //! Rules, in this order; what fails one is dropped and counted:
 //! 1. Version 1, direction *to transceiver*, type DATA or PROBE.
 //! 2. A live key of a trunk made its MAC, and its time is within 60 s of ours.
-//! 3. PROBE is answered to where it came from, with the key ids that we hold; not one for a peer of ours, which came by a
+//! 3. PROBE is answered to where it came from, with the ids of our keys for it; not one for a peer of ours, which came by a
 //!    name that leads to us.
 //! 4. DATA has two hops left, and its route is in our own table: nothing goes on to another cluster, so there are no
 //!    loops.
@@ -84,7 +84,7 @@ impl Batch<'_> {
         }
         if parsed.kind() == hop::PROBE {
             let stamp = Stamp { key_id: parsed.key_id(), mac: mac.clone(), ..self.stamp };
-            return self.answer_probe(&parsed, source, &stamp);
+            return self.answer_probe(&parsed, source, cluster, &stamp);
         }
         self.send_on(number, datagram, &parsed, source, cluster)
     }
@@ -152,14 +152,20 @@ impl Batch<'_> {
         }
     }
 
-    fn answer_probe(&mut self, probe: &Parsed<'_>, source: Endpoint, stamp: &Stamp) -> Result<(), Drop> {
+    fn answer_probe(
+        &mut self,
+        probe: &Parsed<'_>,
+        source: Endpoint,
+        cluster: Cluster,
+        stamp: &Stamp,
+    ) -> Result<(), Drop> {
         if self.state.routes.peer(cluster_of(&probe.route())).is_some() {
             return Err(Drop::HopRoute);
         }
         let mut records = probe.records();
         let (Some(record), None) = (records.next(), records.next()) else { return Err(Drop::HopMalformed) };
         let probed = record.payload.get(..PROBED_LENGTH).ok_or(Drop::HopMalformed)?;
-        let payload = [probed, self.keys.held_ids()].concat();
+        let payload = [probed, &self.keys.held_ids(cluster)].concat();
         let mut reply = vec![0; OUTER_LENGTH + RECORD_LENGTH];
         let (outer, header) = reply.split_at_mut(OUTER_LENGTH);
         if let (Ok(outer), Ok(header)) = (outer.try_into(), header.try_into()) {

@@ -150,7 +150,8 @@ pub struct Keys {
     hop_at: [Option<u8>; HOP_IDS],
     /// Of each trunk, by the cluster at its other end, in the order of the file.
     trunks: Vec<(Cluster, Vec<Hop>)>,
-    held_ids: Vec<u8>,
+    /// Of all live ICE keys, in order.
+    letters: BTreeSet<u8>,
 }
 
 struct Ice {
@@ -176,12 +177,13 @@ impl Keys {
         if hop.is_empty() {
             return Err(KeysFault::NoHop);
         }
-        let held_ids = held_ids(ice, hop.iter());
-        Ok(Self { ice: index_ice(ice)?, hop, hop_at, trunks: Vec::new(), held_ids })
+        let live = ice.iter().filter(|key| key.state != KeyState::Retired);
+        let letters = live.map(|key| key.letter).collect();
+        Ok(Self { ice: index_ice(ice)?, hop, hop_at, trunks: Vec::new(), letters })
     }
 
     /// Adds the live keys of trunks, each with the cluster at the other end.
-    pub fn add_trunks(&mut self, ice: &[IceKey], keys: &[(u16, HopKey)]) {
+    pub fn add_trunks(&mut self, keys: &[(u16, HopKey)]) {
         for (cluster, key) in keys.iter().filter(|(_, key)| key.state != KeyState::Retired) {
             let cluster = cluster.to_be_bytes();
             let made = Hop { id: key.id, mac: HopMac::new(&key.key), state: key.state, not_before: key.not_before };
@@ -190,8 +192,6 @@ impl Keys {
                 None => self.trunks.push((cluster, vec![made])),
             }
         }
-        let all = self.hop.iter().chain(self.trunks.iter().flat_map(|(_, held)| held));
-        self.held_ids = held_ids(ice, all);
     }
 
     /// Each trunk that has a live key of an id, and that key.
@@ -215,9 +215,16 @@ impl Keys {
         self.trunks.iter().filter_map(choose).collect()
     }
 
-    /// The ids of all keys as a PROBE names them: n and n letters, m and m ids of hop keys.
-    pub fn held_ids(&self) -> &[u8] {
-        &self.held_ids
+    /// What the answer to a PROBE of a cluster names: n and n ice letters, m and m ids of the hop keys of this trunk.
+    pub fn held_ids(&self, cluster: Cluster) -> Vec<u8> {
+        let trunk = self.trunks.iter().find(|(known, _)| *known == cluster);
+        let ids: BTreeSet<u8> = trunk.into_iter().flat_map(|(_, held)| held).map(|key| key.id).collect();
+        let mut held = Vec::with_capacity(2 + self.letters.len() + ids.len());
+        for names in [&self.letters, &ids] {
+            held.push(names.len().min(MAX_NAMED) as u8);
+            held.extend(names.iter().take(MAX_NAMED));
+        }
+        held
     }
 
     /// Return route and password of a ufrag, or None when no key has its letter or none of them made it.
@@ -247,18 +254,6 @@ fn newest(keys: &[Hop], unix: f64) -> Option<&Hop> {
     let usable = keys.iter().filter(|hop| hop.state == KeyState::Active && hop.not_before <= now);
     // Of two equally new ones the first counts; `max_by_key` returns the last it meets.
     usable.rev().max_by_key(|hop| hop.not_before).or(keys.first())
-}
-
-fn held_ids<'a>(ice: &[IceKey], hop: impl Iterator<Item = &'a Hop>) -> Vec<u8> {
-    let live = ice.iter().filter(|key| key.state != KeyState::Retired);
-    let letters: BTreeSet<u8> = live.map(|key| key.letter).collect();
-    let ids: BTreeSet<u8> = hop.map(|key| key.id).collect();
-    let mut held = Vec::new();
-    for names in [letters, ids] {
-        held.push(names.len().min(MAX_NAMED) as u8);
-        held.extend(names.into_iter().take(MAX_NAMED));
-    }
-    held
 }
 
 impl fmt::Debug for Keys {
