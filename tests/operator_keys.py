@@ -14,6 +14,7 @@ from usher_core.keys import KeyFile, held_keys, parse_key_file
 from usher_operator import names
 from usher_operator.actions import Create, Delete, Replace, Tell
 from usher_operator.keys.key_set import Generation, KeySet
+from usher_operator.keys.neighbours import Neighbour
 from usher_operator.keys.secrets import read_key_set
 from usher_operator.plan.keys import (
     FRESH_BYTES,
@@ -85,6 +86,7 @@ class World:
     files: dict[str, KeyFile] = field(default_factory=dict)
     ufrags: dict[str, dict[str, int]] = field(default_factory=dict)
     silent: set[str] = field(default_factory=set)
+    neighbours: tuple[Neighbour, ...] = ()
     told: list[Tell] = field(default_factory=list)
     generations: list[Generation] = field(default_factory=list)
     draws: int = 0
@@ -102,6 +104,7 @@ class World:
             clusters=self.clusters,
             longest_call=self.longest_call,
             is_wanted=True,
+            neighbours=self.neighbours,
         )
 
     def holders(self, kind: str) -> tuple[Holder, ...]:

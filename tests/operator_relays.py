@@ -35,7 +35,7 @@ def seen_after(pool: RelayPool, plan: Plan, seen: RelayPoolSeen = NOTHING) -> Re
             manifest = action.manifest
             if manifest["kind"] in ("Deployment", "DaemonSet"):
                 seen = replace(seen, workload=manifest)
-            elif manifest["kind"] == "Service":
+            elif manifest["kind"] == "Service" and not manifest["metadata"]["name"].endswith("-trunk"):
                 seen = replace(seen, service=manifest)
             else:
                 key = f"{manifest['kind']}/{manifest['metadata']['name']}"

@@ -12,6 +12,7 @@ from usher_cli.help_flags import HELP_FLAGS
 from usher_cli.key_files import read_key_file, write_key_files
 from usher_cli.keys_rotate import rotate
 from usher_cli.keys_trunk import trunk
+from usher_cli.keys_trunk_secrets import trunk_secrets
 from usher_core.decimals import read_decimal
 from usher_core.errors import LocalError
 from usher_core.ids import MAX_CLUSTER
@@ -26,6 +27,7 @@ def keys() -> None:
 
 keys.add_command(rotate)
 keys.add_command(trunk)
+keys.add_command(trunk_secrets)
 
 
 @keys.command()

@@ -17,16 +17,16 @@ from usher_core.hop import HOP_KEY_LENGTH
 from usher_core.ids import MAX_CLUSTER
 from usher_core.keys import HopKey, IceKey, KeyFile, KeyState
 
-_CLUSTER = click.IntRange(1, MAX_CLUSTER)
-_FILE = click.Path(path_type=Path)
+CLUSTER = click.IntRange(1, MAX_CLUSTER)
+FILE = click.Path(path_type=Path)
 _IDS = range(1, 256)
 
 
 @click.command(context_settings=HELP_FLAGS)
-@click.option("--home", required=True, type=_FILE, help="relay.json of the cluster whose sessions it shall carry.")
-@click.option("--home-cluster", required=True, type=_CLUSTER, help="Its id.")
-@click.option("--ingress", required=True, type=_FILE, help="relay.json of the relays where clients shall enter.")
-@click.option("--ingress-cluster", required=True, type=_CLUSTER, help="The id of their cluster.")
+@click.option("--home", required=True, type=FILE, help="relay.json of the cluster whose sessions it shall carry.")
+@click.option("--home-cluster", required=True, type=CLUSTER, help="Its id.")
+@click.option("--ingress", required=True, type=FILE, help="relay.json of the relays where clients shall enter.")
+@click.option("--ingress-cluster", required=True, type=CLUSTER, help="The id of their cluster.")
 @click.option(
     "--with-passwords", is_flag=True, help="Let the ingress relays verify checks themselves, which spares the trunk."
 )
@@ -53,7 +53,7 @@ def join(
     """
     if home_cluster == ingress_cluster:
         raise LocalError("a trunk joins two clusters, and both have this id", "give each cluster its own id")
-    shared = tuple(_shared(home.ice, home_cluster, with_passwords))
+    shared = tuple(shared_ice_keys(home.ice, home_cluster, with_passwords=with_passwords))
     if not shared:
         raise LocalError(f"the key file of home has no ICE key of cluster {home_cluster}", "see `usher keys show`")
     taken = {key.id for file in (home, ingress) for key in file.hop}
@@ -74,7 +74,8 @@ def join(
     )
 
 
-def _shared(keys: Iterable[IceKey], cluster: int, with_passwords: bool) -> Iterable[IceKey]:
+def shared_ice_keys(keys: Iterable[IceKey], cluster: int, *, with_passwords: bool) -> Iterable[IceKey]:
+    """Yield what an ingress relay may know of the ICE keys of a cluster."""
     for key in keys:
         if cluster in key.clusters:
             password = key.password_key if with_passwords else None

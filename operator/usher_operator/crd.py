@@ -76,6 +76,8 @@ KINDS = (
             _column("Ready", ".status.readyReplicas", "integer", "Relays that are ready."),
             _column("Address", ".status.endpoint", "string", "First public address, with its port."),
             *_LAST_COLUMNS,
+            _column("Trunk", ".status.trunkAddresses[0]", "string", "Where other clusters' relays send.", wide=True),
+            _column("Peers", ".status.peersUp", "string", "Clusters that the relays reach, of all.", wide=True),
         ),
         (".spec.region", ".spec.exposure.type"),
     ),

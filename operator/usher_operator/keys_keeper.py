@@ -20,13 +20,15 @@ from usher_operator.api.relay_pool import RelayPool
 from usher_operator.api.transceiver_pool import TransceiverPool
 from usher_operator.apply import Applier, Subject
 from usher_operator.keys.holders import Holder
+from usher_operator.keys.neighbours import neighbours_heard
 from usher_operator.keys.secrets import ALL as KEPT
 from usher_operator.kube import KubeApi
 from usher_operator.loads import PodAnswerError, PodClient, ask_all
 from usher_operator.observe import Observer, Pods, Pool, is_deleting, pod_seen
 from usher_operator.plan.keys import FRESH_BYTES, KeysPlan, KeysSeen
 from usher_operator.render.transceiver import keys_secret, token_secret
-from usher_operator.seen import PodSeen
+from usher_operator.seen import EndpointSeen, PodSeen
+from usher_operator.trunk_looks import ask_relays
 
 KEYS_EVERY_S = 30.0
 POD_S = 0.02
@@ -156,6 +158,7 @@ class KeysKeeper:
         transceiver_pools = await self._pools(TransceiverPool, namespace)
         pods = await pods_of(namespace)
         relays = [pod for pod in _of(pods, names.RELAY) if _uses_ours(pod, relay_pools)]
+        neighbours = _neighbours(relay_pools)
         transceivers = [pod for pod in _of(pods, names.TRANSCEIVER) if _uses_ours(pod, transceiver_pools)]
         labelled = {read_decimal(pod.labels.get(names.CLUSTER_ID_LABEL, ""), MAX_CLUSTER, 1) for pod in pods}
         ids = {pool.status.cluster_id or pool.spec.cluster_id for pool in transceiver_pools.values()}
@@ -175,6 +178,7 @@ class KeysKeeper:
             transceiver_keys={
                 name: keys_secret(pool) for name, pool in transceiver_pools.items() if not is_deleting(pool)
             },
+            neighbours=neighbours_heard(neighbours, await self._endpoints(relays if neighbours else [])),
         )
 
     async def _pools(self, model: type[Any], namespace: str) -> dict[str, Any]:
@@ -197,6 +201,9 @@ class KeysKeeper:
         held = {uid: answer for uid, answer in answers.items() if not isinstance(answer, BaseException)}
         return tuple(Holder(pod, held.get(pod.uid)) for pod in pods)
 
+    async def _endpoints(self, relays: list[PodSeen]) -> list[EndpointSeen]:
+        return [each for relay in await ask_relays(self._client, relays) for each in relay.endpoints]
+
     async def _relay_keys(self, pod: PodSeen) -> Any:
         return await self._client.relay_keys(pod.base_url(names.ADMIN_PORT))
 
@@ -216,6 +223,12 @@ class KeysKeeper:
 
 def _of(pods: list[PodSeen], component: str) -> list[PodSeen]:
     return [pod for pod in pods if pod.labels.get(names.COMPONENT_LABEL) == component]
+
+
+def _neighbours(pools: Mapping[str, RelayPool]) -> set[int]:
+    """The clusters that trunks here name, of pools whose keys we make."""
+    trunks = [pool.spec.trunk for pool in pools.values() if pool.spec.keys.secret_ref is None and not is_deleting(pool)]
+    return {each.cluster_id for trunk in trunks if trunk is not None for each in trunk.neighbours}
 
 
 def _uses_ours(pod: PodSeen, pools: Mapping[str, Pool]) -> bool:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from usher_core.errors import UsherError
 from usher_core.internal_api import BASE_PATH, RELAY_IDLE_S, HeldKeys, Load
-from usher_operator.seen import PodSeen
+from usher_operator.seen import EndpointSeen, PodSeen
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 AnswerT = TypeVar("AnswerT")
@@ -30,6 +30,18 @@ class PodAnswerError(UsherError):
 class _Flows(BaseModel):
     flows: list[Any]
     idle: float | None = None
+
+
+class _Endpoint(BaseModel):
+    cluster: int
+    address: str
+    up: bool
+    held_ice: frozenset[str] = frozenset()
+    heard_s: float | None = None
+
+
+class _Peers(BaseModel):
+    peers: tuple[_Endpoint, ...] = ()
 
 
 class PodClient:
@@ -65,6 +77,11 @@ class PodClient:
     async def relay_keys(self, base: str) -> HeldKeys:
         """Return the keys that a relay holds, from its admin page."""
         return await self._ask(HeldKeys, "GET", f"{base}/keys", "")
+
+    async def relay_peers(self, base: str) -> tuple[EndpointSeen, ...]:
+        """Return the endpoints of a relay's peers, from its admin page."""
+        answer = await self._ask(_Peers, "GET", f"{base}/routes?limit=1", "")
+        return tuple(EndpointSeen(**dict(peer)) for peer in answer.peers)
 
     async def has_flows(self, base: str) -> bool:
         """Return whether a relay carries calls, from its admin page: it remembers flows for 90 s after their end."""
@@ -137,6 +154,11 @@ class Loads:
         self._clock = clock
         self._on_outcome = on_outcome
         self._answers: dict[str, _Answer] = {}
+
+    @property
+    def client(self) -> PodClient:
+        """Asks pods for what is no load."""
+        return self._client
 
     async def look(self, pods: Iterable[PodSeen], port: int, token: str, urgent: frozenset[str]) -> Mapping[str, Load]:
         """Return loads by pod uid.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import structlog
+from pydantic import ValidationError
 
 from usher_core.errors import LocalError
 from usher_core.internal_api import parse_token
@@ -27,9 +28,12 @@ from usher_operator.loads import Loads
 from usher_operator.plan.children import is_owned, key_of
 from usher_operator.plan.secret_refs import named_secrets
 from usher_operator.render.pod import child_name
+from usher_operator.render.relay import namespaces
+from usher_operator.render.trunk import peers_name, trunk_service_name
 from usher_operator.resends import Resends
 from usher_operator.seen import NodeSeen, PodSeen, RelayPoolSeen, TransceiverPoolSeen, pod_ids
 from usher_operator.times import unix
+from usher_operator.trunk_looks import ask_relays, clusters_served
 
 log = structlog.get_logger()
 
@@ -222,14 +226,19 @@ class Observer:
             Reference("rbac.authorization.k8s.io/v1", "Role", namespace, child),
             Reference("rbac.authorization.k8s.io/v1", "RoleBinding", namespace, child),
         ]
-        needs_nodes = pool.spec.exposure.type in ("NodePort", "HostPort")
-        (workload, service, *others), (there, forbidden), security, nodes = await _all(
+        trunk, knows_others = pool.spec.trunk, bool(pool.spec.peers or pool.spec.trunk)
+        wanted += [Reference("v1", "Service", namespace, trunk_service_name(pool))] if trunk else []
+        wanted += [Reference("v1", "ConfigMap", namespace, peers_name(pool))] if pool.spec.peers else []
+        exposures = {pool.spec.exposure.type, *([trunk.exposure.type] if trunk else [])}
+        pods = self._pods.of_pool(namespace, names.RELAY, name)
+        (workload, service, *others), (there, forbidden), security, nodes, clusters, trunks = await _all(
             _gather([self._api.get(target) for target in wanted]),
             self._secrets(namespace, named_secrets(pool)),
             self._pod_security(namespace),
-            self._nodes() if needs_nodes else _nothing(),
+            self._nodes() if exposures & {"NodePort", "HostPort"} else _nothing(),
+            self._clusters_served(pool) if knows_others else _no_clusters(),
+            ask_relays(self._loads.client, pods if knows_others else ()),
         )
-        pods = self._pods.of_pool(namespace, names.RELAY, name)
         return RelayPoolSeen(
             pods=pods,
             workload=workload,
@@ -245,8 +254,22 @@ class Observer:
             keys_fault=keys.fault,
             keys_note=keys.note,
             transceiver_keys=keys.transceiver_keys,
+            clusters=clusters,
+            trunks=trunks,
             resend=self._resends.is_due(pool.metadata.uid),
         )
+
+    async def _clusters_served(self, pool: RelayPool) -> dict[int, str]:
+        pods: list[PodSeen] = []
+        pools: list[TransceiverPool] = []
+        for namespace in namespaces(pool):
+            pods += (pod for pod in self._pods.of_namespace(namespace) if _is_transceiver(pod))
+            with contextlib.suppress(ForbiddenError):
+                for body in await self._api.select(names.API_VERSION, TransceiverPool.kind, namespace):
+                    # One that makes no sense has no id; its own look says so in its status.
+                    with contextlib.suppress(ValidationError):
+                        pools.append(TransceiverPool.model_validate(body))
+        return clusters_served(pool, pods, pools)
 
     async def token(self, namespace: str, secret: str) -> str:
         """Return the internal token in a Secret, "" when there is none that can be used. Raises KubeError.
@@ -408,6 +431,14 @@ def _split(holder: str) -> tuple[str, str, str]:
 
 async def _nothing() -> tuple[NodeSeen, ...]:
     return ()
+
+
+async def _no_clusters() -> dict[int, str]:
+    return {}
+
+
+def _is_transceiver(pod: PodSeen) -> bool:
+    return pod.labels.get(names.COMPONENT_LABEL) == names.TRANSCEIVER
 
 
 async def _gather(work: Sequence[Awaitable[Any]]) -> list[Any]:

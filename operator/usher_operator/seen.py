@@ -122,6 +122,31 @@ class NodeSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class EndpointSeen:
+    """An endpoint of a peer as a relay tells it.
+
+    `held_ice`: letters of the ice keys that the other side said it holds; `heard_s`: seconds since it last said
+    something, None for never.
+    """
+
+    cluster: int
+    address: str
+    up: bool
+    held_ice: frozenset[str] = frozenset()
+    heard_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrunksSeen:
+    """What a relay says of trunks. `hop`: clusters that it has a live hop key for; `ice`: letters by cluster."""
+
+    pod: str
+    endpoints: tuple[EndpointSeen, ...]
+    hop: frozenset[int]
+    ice: Mapping[int, frozenset[str]]
+
+
+@dataclass(frozen=True, slots=True)
 class RelayPoolSeen:
     """Everything that `plan_relay_pool` needs beside the pool. Children are None when they do not exist."""
 
@@ -130,7 +155,8 @@ class RelayPoolSeen:
     """The Deployment or DaemonSet."""
     service: Json | None
     children: Mapping[str, Json]
-    """Other children by `Kind/name`: PodDisruptionBudget, ServiceAccount, Role, RoleBinding."""
+    """Other children by `Kind/name`: PodDisruptionBudget, ServiceAccount, Role, RoleBinding, ConfigMap, Service of the
+    trunk."""
     idle: frozenset[str] = frozenset()
     """Uids of relays that say they carry no flow; asked only of a pool that is being deleted."""
     nodes: tuple[NodeSeen, ...] = ()
@@ -150,5 +176,10 @@ class RelayPoolSeen:
     """What a rotation of keys waits for; the keys in use are good meanwhile."""
     transceiver_keys: Mapping[str, str] = field(default_factory=dict)
     """The Secret with the keys of each TransceiverPool of the namespace, by the pool's name."""
+    clusters: Mapping[int, str] = field(default_factory=dict)
+    """Cluster ids of the transceivers that the relays serve, and the TransceiverPool that has each; looked up where the
+    pool names other clusters."""
+    trunks: tuple[TrunksSeen, ...] = ()
+    """What those ready relays say that answer; asked where the pool has peers or a trunk."""
     resend: bool = False
     """Whether children are sent again though their revision is right."""

@@ -15,6 +15,25 @@ DURATION = "([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?"
 PORT = ":([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 """Regular expression of a port behind an address."""
 
+_LABEL = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_LAST_LABEL = "[A-Za-z]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+
+
+def _is_host(port: str) -> tuple[str, ...]:
+    """Return rules of CEL, of which a host holds one. `port`: regular expression of what follows it."""
+    return (
+        rf"self.matches(r'^\[.*\]{port}$') && isIP(self.substring(1, self.indexOf(']')))",
+        rf"self.matches(r'^[0-9.]+{port}$') && isIP(self.split(':')[0])",
+        rf"self.matches(r'^({_LABEL}\.)*{_LAST_LABEL}{port}$')",
+    )
+
+
+IS_ADDRESS = " || ".join(("isIP(self)", *_is_host(f"({PORT})?")))
+"""In CEL: an IP or a host name, with or without a port."""
+IS_ADDRESS_WITH_PORT = " || ".join(_is_host(PORT))
+"""In CEL: an IP or a host name, with a port."""
+IS_NO_WILDCARD = r"!self.matches(r'^(0\.0\.0\.0|\[?::\]?)(:[0-9]+)?$')"
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:

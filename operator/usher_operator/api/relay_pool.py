@@ -19,10 +19,10 @@ from usher_operator.api.common import (
     SecretKeyReference,
     Strategy,
 )
+from usher_operator.api.exposure import Exposure
 from usher_operator.api.fields import (
     NAME_RULE,
     NONE,
-    PORT,
     Image,
     LabelSelector,
     PodTemplate,
@@ -32,36 +32,7 @@ from usher_operator.api.fields import (
     lasting,
     rules,
 )
-
-_LABEL = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
-_LAST_LABEL = "[A-Za-z]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
-_IS_ADDRESS = " || ".join(
-    (
-        "isIP(self)",
-        rf"self.matches(r'^\[.*\]({PORT})?$') && isIP(self.substring(1, self.indexOf(']')))",
-        rf"self.matches(r'^[0-9.]+{PORT}$') && isIP(self.split(':')[0])",
-        rf"self.matches(r'^({_LABEL}\.)*{_LAST_LABEL}({PORT})?$')",
-    )
-)
-
-AdvertisedAddress = Annotated[
-    str,
-    Field(
-        min_length=1,
-        max_length=260,
-        json_schema_extra=rules(
-            Rule(
-                _IS_ADDRESS,
-                "write an IP or a host name, with :PORT if it is not the listener's, such as 203.0.113.7, "
-                "[2001:db8::7]:3478 or media.example.com",
-            ),
-            Rule(
-                r"!self.matches(r'^(0\.0\.0\.0|\[?::\]?)(:[0-9]+)?$')",
-                "0.0.0.0 and :: are no addresses that clients can reach",
-            ),
-        ),
-    ),
-]
+from usher_operator.api.trunk import MAX_PEERS, Peer, Trunk
 
 NamespaceName = Annotated[
     str,
@@ -79,8 +50,9 @@ NamespaceName = Annotated[
 
 _PORT_NAME = rules(
     Rule(
-        "self.matches('^[a-z][a-z0-9]*(-[a-z0-9]+)*$') && self != 'admin'",
-        "write a port name: lower-case letters, digits and single hyphens, beginning with a letter; admin is taken",
+        "self.matches('^[a-z][a-z0-9]*(-[a-z0-9]+)*$') && !(self in ['admin', 'trunk'])",
+        "write a port name: lower-case letters, digits and single hyphens, beginning with a letter; admin and trunk "
+        "are taken",
     )
 )
 
@@ -96,40 +68,6 @@ class Listener(Model):
     """Public port."""
     protocol: Literal["UDP"] = "UDP"
     """Transport of clients."""
-
-
-class Exposure(Model):
-    """How clients reach the relays."""
-
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            Rule(
-                "!has(self.nodePort) || self.type in ['NodePort', 'LoadBalancer']",
-                "nodePort has a meaning only with type NodePort or LoadBalancer: leave it out",
-            ),
-            Rule(
-                "!has(self.loadBalancerClass) || self.type == 'LoadBalancer'",
-                "loadBalancerClass has a meaning only with type LoadBalancer: leave it out",
-            ),
-        )
-    )
-
-    type: Literal["LoadBalancer", "NodePort", "HostPort", "ClusterIP"] = "LoadBalancer"
-    """A Service of that type, or HostPort: the ports of each node that runs a relay. HostPort needs a namespace
-    whose Pod Security level is privileged."""
-    external_traffic_policy: Literal["Local", "Cluster"] = "Local"
-    """Local keeps the addresses of clients; Cluster hides them behind those of nodes."""
-    load_balancer_class: str | None = Field(default=None, min_length=1, max_length=253)
-    """Class of the load balancer. Left out: the cluster's default."""
-    annotations: dict[str, str] = Field(default_factory=dict, max_length=64)
-    """Annotations of the Service, for a cloud's load balancer."""
-    node_port: int | None = Field(default=None, ge=1, le=65535)
-    """Node port of the first listener; further listeners get what the cluster chooses."""
-    advertised_addresses: list[AdvertisedAddress] = Field(
-        default_factory=list, max_length=16, json_schema_extra={"x-kubernetes-list-type": "set"}
-    )
-    """IPs or host names that answers name instead of what Service or nodes tell, each with an optional `:PORT`. Without
-    one: the node port with NodePort, else the port of the listener."""
 
 
 class TransceiverSelection(Model):
@@ -182,7 +120,8 @@ class Drain(Model):
 
 def _usual_strategy(spec: dict[str, Any]) -> Strategy:
     """A node has each port once, and a DaemonSet one pod per node: the old one has to go first."""
-    is_bound_to_node = spec.get("workload") == "DaemonSet" or spec.get("exposure", Exposure()).type == "HostPort"
+    ways = [spec.get("exposure", Exposure()), *([trunk.exposure] if (trunk := spec.get("trunk")) else [])]
+    is_bound_to_node = spec.get("workload") == "DaemonSet" or any(way.type == "HostPort" for way in ways)
     return Strategy(max_surge=0, max_unavailable=1) if is_bound_to_node else Strategy(max_surge=1, max_unavailable=0)
 
 
@@ -192,10 +131,16 @@ class RelayPoolSpec(Model):
     model_config = ConfigDict(
         json_schema_extra=rules(
             Rule(
-                f"self.exposure.type != 'HostPort' || !has(self.strategy) || "
+                f"self.exposure.type != 'HostPort' && !(has(self.trunk) && self.trunk.exposure.type == 'HostPort') || "
+                f"!has(self.strategy) || "
                 f"string(self.strategy.maxSurge) in {NONE} && !(string(self.strategy.maxUnavailable) in {NONE})",
                 "with exposure.type HostPort an old relay has to free the port first: leave strategy out, or set "
                 "maxSurge to 0 and maxUnavailable to 1 or more",
+            ),
+            Rule(
+                "!has(self.trunk) || !has(self.listeners) || "
+                "self.listeners.all(listener, listener.port != self.trunk.port)",
+                "trunk.port is for relays of other clusters alone: choose another one than those of listeners",
             ),
         )
     )
@@ -236,6 +181,10 @@ class RelayPoolSpec(Model):
     """How clients reach the relays."""
     transceivers: TransceiverSelection = Field(default_factory=TransceiverSelection)
     """Which transceivers these relays serve."""
+    trunk: Trunk | None = None
+    """Where relays of other clusters send what their clients send to calls here. Left out: nowhere."""
+    peers: list[Peer] = Field(default_factory=list, max_length=MAX_PEERS, json_schema_extra=keyed_by("clusterID"))
+    """Other clusters: clients whose calls are there may enter at these relays, also where there are no transceivers."""
     datapath: Datapath = Field(default_factory=Datapath)
     """The engine that moves packets."""
     redis: Redis | None = None
@@ -294,10 +243,14 @@ class RelayPoolStatus(Model):
     """Public addresses that answers name."""
     endpoint: str = Field(default="", max_length=53)
     """The first of them with its port, such as `203.0.113.7:3478`; the node port with exposure.type NodePort."""
+    trunk_addresses: list[str] = Field(default_factory=list, max_length=16)
+    """Where relays of other clusters reach the trunk, `IP:PORT` or `NAME:PORT`: what their `peers[].endpoints` name."""
+    peers_up: str = Field(default="", max_length=20)
+    """Peers that the relays reach, of all, such as `2/2`."""
     key_ids: list[str] = Field(default_factory=list, max_length=64, alias="keyIDs")
     """Keys in use and their state, such as `ice/A active 12d`; never the keys."""
     conditions: list[Condition] = Field(default_factory=list, max_length=16, json_schema_extra=keyed_by("type"))
-    """Accepted, Available, Exposed, KeysReady, Progressing, Ready, RedisReady."""
+    """Accepted, Available, Exposed, KeysReady, PeersReachable, Progressing, Ready, RedisReady, TrunkReady."""
 
 
 class RelayPool(Model):

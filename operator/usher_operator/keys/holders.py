@@ -51,8 +51,9 @@ def serves(generations: Iterable[Generation], clusters: Iterable[int]) -> Callab
     letters, wanted = {generation.letter for generation in generations}, frozenset(clusters)
 
     def test(held: HeldKeys) -> bool:
-        known = {key.id: key.clusters for key in held.keys if key.list == "ice"}
-        return all(wanted.issubset(known.get(letter, ())) for letter in letters)
+        # Keys of trunks may have the same letter.
+        known = [(key.id, key.clusters) for key in held.keys if key.list == "ice" and key.id in letters]
+        return all(any(of == letter and wanted.issubset(clusters) for of, clusters in known) for letter in letters)
 
     return test
 
@@ -61,7 +62,9 @@ def _reports(generation: Generation, states: frozenset[str]) -> Callable[[HeldKe
     wanted = {("ice", generation.letter), ("hop", str(generation.number))}
 
     def test(held: HeldKeys) -> bool:
-        return wanted <= {(key.list, key.id) for key in held.keys if key.state in states}
+        # A hop key with a cluster is a trunk's, which may have the same number.
+        ours = (key for key in held.keys if key.list != "hop" or not key.clusters)
+        return wanted <= {(key.list, key.id) for key in ours if key.state in states}
 
     return test
 

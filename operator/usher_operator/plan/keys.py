@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from usher_core.errors import LocalError
 from usher_operator import names
 from usher_operator.actions import Action, Tell
+from usher_operator.conditions import some
 from usher_operator.keys import secrets
 from usher_operator.keys.holders import Holder, holds, is_rid_of, lagging, pod_names, serves, uses
 from usher_operator.keys.key_set import (
@@ -25,6 +26,7 @@ from usher_operator.keys.key_set import (
     first_key_set,
     next_generation,
 )
+from usher_operator.keys.neighbours import Neighbour, cluster_names, lacking
 from usher_operator.seen import Json
 
 __all__ = ["FRESH_BYTES", "Holder", "KeySettings", "KeysPlan", "KeysSeen", "plan_keys"]
@@ -68,6 +70,8 @@ class KeysSeen:
     """Whether a pool or a pod here uses keys or token that the operator makes; if not, they are deleted."""
     transceiver_keys: Mapping[str, str] = field(default_factory=dict)
     """The Secret with the keys of each TransceiverPool here that stays, by the pool's name."""
+    neighbours: tuple[Neighbour, ...] = ()
+    """Clusters whose relays may use trunks here, so that they hold copies of these keys."""
 
     @property
     def wish(self) -> str:
@@ -193,9 +197,15 @@ class _Wait:
     how: str
     blockers: tuple[Holder, ...]
     since: float
+    neighbours: tuple[Neighbour, ...] = ()
 
     def text(self, now: float) -> str:
-        """Return it in words, with the pods' names."""
+        """Return it in words, with the pods' names, or what people have to do in other clusters."""
+        if not self.blockers and self.neighbours:
+            return (
+                f"{self.what} {self.how}: give it to {some(cluster_names(self.neighbours))} by `usher keys "
+                "trunk-secrets`; who says nothing for an hour is not waited for"
+            )
         if not self.blockers:
             return f"{self.what} {self.how}: what was handed out just now is on its way"
         if now - self.since > BLOCKED_AFTER_S:
@@ -266,7 +276,7 @@ class _Look:
 
     def _switch(self) -> _Step | None:
         given = self.keys.given
-        if given is None or not self._is_settled() or self._without(given):
+        if given is None or not self._is_settled() or self._without(given) or self._lacking(given):
             return None
         old, since = self.keys.active, int(self.now)
         seal_from = int(max(self.now, self._written_at())) + SEAL_WAIT_S
@@ -324,6 +334,9 @@ class _Look:
     def _without(self, given: Generation) -> tuple[Holder, ...]:
         return lagging(self._programs(), holds(given), self._written_at(), self.now)
 
+    def _lacking(self, given: Generation) -> tuple[Neighbour, ...]:
+        return lacking(self.seen.neighbours, given.letter, given.since, self.now)
+
     def _behind(self) -> tuple[Holder, ...]:
         return lagging(self._programs(), uses(self.keys.active), self._written_at(), self.now)
 
@@ -344,7 +357,7 @@ class _Look:
         given, left = self.keys.given, [each for each in self.keys.old if each.gone_at is None]
         if given is not None:
             what = f"rotation, step 1 of 2: key {given.letter}"
-            yield _Wait(what, "is not in use yet", self._without(given), given.since)
+            yield _Wait(what, "is not in use yet", self._without(given), given.since, self._lacking(given))
         if left:
             what = f"rotation, step 2 of 2: key {left[0].letter}"
             yield _Wait(what, "is still in use", self._behind(), self.keys.active.since)

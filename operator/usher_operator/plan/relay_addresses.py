@@ -10,12 +10,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from usher_core.errors import LocalError
-from usher_core.ids import split_host_port
+from usher_core.ids import join_host_port, split_host_port
 from usher_operator.api.relay_pool import Address, Listener, RelayPool
 from usher_operator.render.relay import is_host_port
+from usher_operator.render.trunk import trunk_service_name
 from usher_operator.seen import NodeSeen, PodSeen, RelayPoolSeen
 
 MAX_ADDRESSES = 64
+MAX_TRUNK_ADDRESSES = 16
 
 
 def find_addresses(pool: RelayPool, seen: RelayPoolSeen) -> list[Address]:
@@ -92,6 +94,30 @@ def _by_host(listeners: Iterable[_Public], host: str, pool: RelayPool, seen: Rel
 def _on(listeners: Iterable[_Public], ip: str, host: str | None = None) -> Iterator[Address]:
     for each in listeners:
         yield Address(listener=each.listener.id, ip=ip, port=each.port, host=host)
+
+
+def find_trunk_addresses(pool: RelayPool, seen: RelayPoolSeen) -> list[str]:
+    """Return where relays of other clusters reach the trunk: IPs, or the names that a load balancer has."""
+    trunk, service = pool.spec.trunk, seen.children.get(f"Service/{trunk_service_name(pool)}") or {}
+    if trunk is None:
+        return []
+    kind, port = trunk.exposure.type, trunk.port
+    spec, status = service.get("spec") or {}, service.get("status") or {}
+    if kind == "HostPort":
+        hosts = list(_ips_of_nodes(_with_relay(seen.nodes, seen.pods)))
+    elif spec.get("type", "ClusterIP") != kind:
+        hosts = []
+    elif kind == "ClusterIP":
+        hosts = [ip for ip in (spec.get("clusterIP") or "",) if ip]
+    elif kind == "NodePort":
+        port = next((each.get("nodePort", 0) for each in spec.get("ports") or ()), 0)
+        is_local = trunk.exposure.external_traffic_policy == "Local"
+        nodes = _with_relay(seen.nodes, seen.pods) if is_local else [node for node in seen.nodes if node.ready]
+        hosts = list(_ips_of_nodes(nodes)) if port else []
+    else:
+        entries = (status.get("loadBalancer") or {}).get("ingress") or ()
+        hosts = [entry.get("ip") or entry.get("hostname") or "" for entry in entries]
+    return sorted({join_host_port(host, port) for host in hosts if host})[:MAX_TRUNK_ADDRESSES]
 
 
 def _with_relay(nodes: Iterable[NodeSeen], pods: Iterable[PodSeen]) -> list[NodeSeen]:

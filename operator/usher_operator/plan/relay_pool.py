@@ -26,7 +26,7 @@ from usher_operator.names import (
 from usher_operator.plan.children import is_ours, key_of, name_taken
 from usher_operator.plan.defaults import Defaults
 from usher_operator.plan.diagnosis import is_stuck, why_not_ready
-from usher_operator.plan.relay_addresses import find_addresses
+from usher_operator.plan.relay_addresses import find_addresses, find_trunk_addresses
 from usher_operator.plan.secret_refs import (
     holds_up,
     needed_by_redis,
@@ -35,11 +35,12 @@ from usher_operator.plan.secret_refs import (
     secret_missing,
     secrets_verdict,
 )
+from usher_operator.plan.trunk import cluster_id_conflict, peers_reachable, peers_up, trunk_ready
 from usher_operator.pods_aside import tell_left, with_aside
 from usher_operator.render.pod import child_name
 from usher_operator.render.relay import (
+    has_host_ports,
     image_of,
-    is_host_port,
     keys_secret,
     namespaces,
     relay_children,
@@ -66,6 +67,8 @@ def plan_relay_pool(pool: RelayPool, seen: RelayPoolSeen, now: float, defaults: 
     is_deleting = pool.metadata.deletion_timestamp is not None
     accepted, keys = _accepted(pool, seen, defaults), _keys(pool, seen)
     redis = [found] if (found := _redis(pool, seen)) else []
+    trunk_addresses = [] if is_deleting else find_trunk_addresses(pool, seen)
+    others = [found for found in (peers_reachable(pool, seen), trunk_ready(pool, seen, trunk_addresses)) if found]
     is_admitted = _is_admitted(pool, seen)
     addresses = _addresses(pool, seen, is_admitted=is_admitted)
     exposed = _exposed(pool, seen, addresses)
@@ -82,11 +85,12 @@ def plan_relay_pool(pool: RelayPool, seen: RelayPoolSeen, now: float, defaults: 
         actions += tell_left(aside)
     available, progressing = _available(facts, blockers), with_aside(_progressing(facts, blockers), aside)
     ready = _ready(facts, [*blockers, *([exposed] if exposed.status != "True" else [])])
-    verdicts = [accepted, available, exposed, keys, progressing, ready, *redis]
+    verdicts = [accepted, available, exposed, keys, progressing, ready, *redis, *others]
+    is_well = all(each.status == "True" for each in (ready, *others))
     return Plan(
         tuple(actions),
-        _status(facts, seen, addresses, verdicts, now),
-        look_again=LOOK_AGAIN_S if ready.status != "True" and not is_deleting else None,
+        _status(facts, seen, addresses, trunk_addresses, verdicts, now),
+        look_again=LOOK_AGAIN_S if not is_well and not is_deleting else None,
         done=is_deleting and _is_drained(pool, seen, now),
     )
 
@@ -175,7 +179,11 @@ def _accepted(pool: RelayPool, seen: RelayPoolSeen, defaults: Defaults) -> Verdi
         return Verdict("Accepted", "False", "NoImage", text)
     name = child_name(RELAY, pool.metadata.name)
     children = {f"{pool.spec.workload}/{name}": seen.workload, f"Service/{name}": seen.service, **seen.children}
-    return name_taken(children, pool) or Verdict("Accepted", "True", "Accepted", "The spec can be carried out.")
+    return (
+        name_taken(children, pool)
+        or cluster_id_conflict(pool, seen)
+        or Verdict("Accepted", "True", "Accepted", "The spec can be carried out.")
+    )
 
 
 def _keys(pool: RelayPool, seen: RelayPoolSeen) -> Verdict:
@@ -229,7 +237,7 @@ def _mixed_keys(pool: RelayPool, seen: RelayPoolSeen) -> Verdict | None:
 
 
 def _is_admitted(pool: RelayPool, seen: RelayPoolSeen) -> bool:
-    return not is_host_port(pool) or seen.pod_security in _HOST_PORTS_ADMITTED
+    return not has_host_ports(pool) or seen.pod_security in _HOST_PORTS_ADMITTED
 
 
 def _exposed(pool: RelayPool, seen: RelayPoolSeen, addresses: Sequence[Address]) -> Verdict:
@@ -330,7 +338,12 @@ def _rollout(facts: _Facts) -> str:
 
 
 def _status(
-    facts: _Facts, seen: RelayPoolSeen, addresses: Sequence[Address], verdicts: Sequence[Verdict], now: float
+    facts: _Facts,
+    seen: RelayPoolSeen,
+    addresses: Sequence[Address],
+    trunk_addresses: list[str],
+    verdicts: Sequence[Verdict],
+    now: float,
 ) -> dict[str, Any]:
     pool = facts.pool
     found = RelayPoolStatus(
@@ -342,6 +355,8 @@ def _status(
         selector=selector_of(pool_labels(RELAY, pool.metadata.name)),
         addresses=list(addresses),
         endpoint=_endpoint(addresses[0]) if addresses else "",
+        trunk_addresses=trunk_addresses,
+        peers_up=peers_up(pool, seen),
         key_ids=[] if pool.spec.keys.secret_ref else list(seen.key_ids[:64]),
     )
     values = found.model_dump(by_alias=True, exclude_none=True)

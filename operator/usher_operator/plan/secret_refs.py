@@ -68,10 +68,32 @@ def needed_by_redis(pool: RelayPool) -> list[SecretKey]:
     return [SecretKey("spec.redis.urlSecretRef", url.name, url.key), *of_ca]
 
 
+def needed_by_trunk(pool: RelayPool) -> list[SecretKey]:
+    """Return where the keys of those clusters are whose relays may use the trunk."""
+    neighbours = pool.spec.trunk.neighbours if pool.spec.trunk else []
+    return [
+        SecretKey(f"spec.trunk.neighbours[clusterID={each.cluster_id}]", each.key_secret_ref.name, KEYS_FILE)
+        for each in neighbours
+        if each.key_secret_ref is not None
+    ]
+
+
+def needed_by_peers(pool: RelayPool) -> list[SecretKey]:
+    """Return where the keys of the ways to other clusters are."""
+    return [
+        SecretKey(f"spec.peers[clusterID={each.cluster_id}]", each.key_secret_ref.name, KEYS_FILE)
+        for each in pool.spec.peers
+        if each.key_secret_ref is not None
+    ]
+
+
 def named_secrets(pool: RelayPool | TransceiverPool) -> list[str]:
     """Return the names of all Secrets that the conditions of a pool are about."""
     needed = needed_keys(pool)
-    needed += needed_by_backend(pool) if isinstance(pool, TransceiverPool) else needed_by_redis(pool)
+    if isinstance(pool, TransceiverPool):
+        needed += needed_by_backend(pool)
+    else:
+        needed += [*needed_by_redis(pool), *needed_by_trunk(pool), *needed_by_peers(pool)]
     return sorted({each.secret for each in needed})
 
 

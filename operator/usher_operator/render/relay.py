@@ -25,6 +25,7 @@ from usher_operator.plan.defaults import Defaults
 from usher_operator.render import pod
 from usher_operator.render.merge import merge
 from usher_operator.render.revision import revision_of, with_revision
+from usher_operator.render.trunk import service_of, trunk_children, trunk_env, trunk_mounts, trunk_ports
 
 Json = dict[str, Any]
 
@@ -50,6 +51,11 @@ def is_host_port(pool: RelayPool) -> bool:
     return pool.spec.exposure.type == "HostPort"
 
 
+def has_host_ports(pool: RelayPool) -> bool:
+    """Return whether clients or relays of other clusters do."""
+    return is_host_port(pool) or (pool.spec.trunk is not None and pool.spec.trunk.exposure.type == "HostPort")
+
+
 def namespaces(pool: RelayPool) -> tuple[str, ...]:
     """Return the namespaces of the transceivers."""
     return tuple(pool.spec.transceivers.namespaces) or (pool.metadata.namespace,)
@@ -58,6 +64,7 @@ def namespaces(pool: RelayPool) -> tuple[str, ...]:
 def relay_children(pool: RelayPool) -> list[Json]:
     """Return all children but the workload, each labelled with its revision."""
     children = [pod.service_account(pool, RELAY), _role(pool), _role_binding(pool), _service(pool)]
+    children += trunk_children(pool)
     if pool.spec.workload == "Deployment":
         # A budget counts by the scale subresource, which a DaemonSet has not; node drains pass over its pods.
         children.append(pod.disruption_budget(pool, RELAY, pool.spec.disruption))
@@ -102,6 +109,7 @@ def _template(pool: RelayPool, defaults: Defaults) -> Json:
         env=[*pod.environment(_env(pool)), *_redis_url(pool)],
         ports=(
             *(_container_port(listener, on_host=is_host_port(pool)) for listener in spec.listeners),
+            *trunk_ports(pool),
             {"name": ADMIN_PORT_NAME, "containerPort": ADMIN_PORT, "protocol": "TCP"},
         ),
         probes={
@@ -110,7 +118,7 @@ def _template(pool: RelayPool, defaults: Defaults) -> Json:
             # Design D15: a relay that turns unready still forwards, so that flows move before it ends.
             "readinessProbe": pod.http_probe("/readyz", ADMIN_PORT_NAME, period=1, failures=1),
         },
-        mounts=[pod.keys_mount(keys_secret(pool)), *_redis_ca(pool)],
+        mounts=[pod.keys_mount(keys_secret(pool)), *_redis_ca(pool), *trunk_mounts(pool)],
         grace=seconds(spec.drain.grace_period),
         token=True,
         # A DaemonSet has one pod on each node: there is nothing to spread.
@@ -134,6 +142,7 @@ def _env(pool: RelayPool) -> dict[str, str]:
         "USHER_HOP_MTU": str(spec.datapath.hop_mtu),
         "USHER_GRACE": str(seconds(spec.drain.grace_period)),
         "USHER_LOG_FORMAT": "json",
+        **trunk_env(pool),
     }
 
 
@@ -167,7 +176,9 @@ def _container_port(listener: Listener, *, on_host: bool) -> Json:
 
 
 def _low_ports(pool: RelayPool) -> Json:
-    if all(listener.port >= _UNPRIVILEGED_FROM for listener in pool.spec.listeners):
+    ports = [listener.port for listener in pool.spec.listeners]
+    ports += [pool.spec.trunk.port] if pool.spec.trunk else []
+    if all(port >= _UNPRIVILEGED_FROM for port in ports):
         return {}
     # One of the sysctls that Pod Security `restricted` calls safe.
     sysctls = [{"name": "net.ipv4.ip_unprivileged_port_start", "value": "0"}]
@@ -175,24 +186,11 @@ def _low_ports(pool: RelayPool) -> Json:
 
 
 def _service(pool: RelayPool) -> Json:
-    exposure = pool.spec.exposure
-    # With HostPort nobody needs it from outside; it stays, so that a change of type never deletes an address.
-    kind = "ClusterIP" if is_host_port(pool) else exposure.type
     ports: list[Json] = [
         {"name": each.name, "port": each.port, "targetPort": each.name, "protocol": each.protocol}
         for each in pool.spec.listeners
     ]
-    spec: Json = {"type": kind, "selector": pool_labels(RELAY, pool.metadata.name), "ports": ports}
-    if kind != "ClusterIP":
-        spec["externalTrafficPolicy"] = exposure.external_traffic_policy
-        if exposure.node_port is not None:
-            ports[0]["nodePort"] = exposure.node_port
-    if kind == "LoadBalancer" and exposure.load_balancer_class is not None:
-        spec["loadBalancerClass"] = exposure.load_balancer_class
-    metadata = pod.child_metadata(pool, RELAY)
-    if exposure.annotations:
-        metadata["annotations"] = dict(exposure.annotations)
-    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
+    return service_of(pool, pool.spec.exposure, ports)
 
 
 def _role(pool: RelayPool) -> Json:
