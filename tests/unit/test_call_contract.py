@@ -42,3 +42,10 @@ def test_consent_ends_after_six_lost_checks() -> None:
 def test_the_rtp_receiver_gets_packets_as_the_tap_expects() -> None:
     parameters = inspect.signature(RTCRtpReceiver._handle_rtp_packet).parameters
     assert list(parameters) == ["self", "packet", "arrival_time_ms"]
+
+
+def test_checks_of_a_connected_pair_are_timed_by_their_protocol() -> None:
+    assert inspect.iscoroutinefunction(ice.StunProtocol.request)
+    assert "protocol" in inspect.signature(ice.CandidatePair).parameters
+    assert ice.Connection(ice_controlling=True)._nominated == {}
+    assert "protocol.request(" in inspect.getsource(ice.Connection.query_consent)

@@ -18,6 +18,8 @@ from usher_core.errors import LocalError, RemoteError
 from usher_core.ids import is_loopback_host
 
 CALLS_PATH = "/v1/realtime/calls"
+REGION_HEADER = "Usher-Region"
+"""By it a caller of `usher up` with several regions names the one whose transceivers it wants; the page has it, too."""
 ANSWER_LIMIT_S = 15.0
 """From the request to the last byte of the answer."""
 LOOK_LIMIT_S = 2.0
@@ -111,14 +113,15 @@ class CallsApi:
     Args:
         url: base URL, or that of the calls resource.
         api_key: sent as Bearer; None: none.
+        region: sent as the caller's region, as a proxy in front of the server would; None: none.
 
     Raises LocalError when one of them can't be used.
     """
 
-    def __init__(self, url: str, api_key: str | None) -> None:
+    def __init__(self, url: str, api_key: str | None, region: str | None = None) -> None:
         self._url = calls_url(url)
         # Compressed answers could become larger than what is read of them.
-        headers = {**bearer(api_key), "Accept-Encoding": "identity"}
+        headers = {**bearer(api_key), "Accept-Encoding": "identity", **({REGION_HEADER: region} if region else {})}
         # A proxy of the environment is for other machines; few leave out 127.0.0.1.
         is_here = is_loopback_host(urlsplit(self._url).hostname or "")
         try:
@@ -152,9 +155,12 @@ class CallsApi:
             raise CallError(_refusal(answer, with_key="Authorization" in self._client.headers))
         return Placed(answer.text, self._call_url(answer.headers.get("Location")))
 
-    async def describe(self, url: str) -> dict[str, Any]:
-        """GET what the server tells about a call; empty when it does not tell. A call goes on without it."""
-        answer = await self._look(url)
+    async def describe(self, url: str, *, trace: bool = False) -> dict[str, Any]:
+        """GET what the server tells about a call, with `trace` its hops as well; empty when it does not tell.
+
+        A call goes on without it.
+        """
+        answer = await self._look(f"{url}?trace=1" if trace else url)
         return _description(answer) if answer is not None else {}
 
     async def why_ended(self, url: str) -> str | None:

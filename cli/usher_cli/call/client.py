@@ -29,6 +29,7 @@ from aiortc.rtp import RtpPacket
 from aiortc.stats import RTCRemoteInboundRtpStreamStats
 
 from usher_cli.call.api import DTLS_GUESS, ICE_GUESS, CallError, CallsApi
+from usher_cli.call.check_times import CheckTimes
 from usher_cli.call.opus import FRAME_S, FRAME_SAMPLES, RATE
 from usher_cli.call.reception import MAX_PACKETS, RtpArrival
 from usher_cli.call.source import Source
@@ -56,6 +57,7 @@ class CallRecord:
     ended_at: float | None = None
     broke: str | None = None
     rtt_s: float | None = None
+    check_s: float | None = None
     lost_upstream: int | None = None
     description: dict[str, Any] = field(default_factory=dict)
     events: list[str] = field(default_factory=list)
@@ -91,7 +93,13 @@ class OpusTrack(MediaStreamTrack):
 
 
 async def place_call(
-    api: CallsApi, source: Source, seconds: float, progress: Progress, via: tuple[str, int] | None = None
+    api: CallsApi,
+    source: Source,
+    seconds: float,
+    progress: Progress,
+    via: tuple[str, int] | None = None,
+    *,
+    trace: bool = False,
 ) -> CallRecord:
     """Place a call, talk for `seconds` once connected, hang up.
 
@@ -101,6 +109,7 @@ async def place_call(
         seconds: how long to stay connected.
         progress: told of each step, in words.
         via: send media to this (IP, port) and not to the addresses in the answer: to a proxy that drops packets, say.
+        trace: ask the server for the hops of the call.
 
     Raises CallError when the call does not come about; one that breaks later is recorded (`broke`).
     """
@@ -131,9 +140,10 @@ async def place_call(
         if record.dtls_at is None:
             raise CallError(_not_connected(record, cause))
         progress("connected")
+        checks = CheckTimes(connection)
         await _first_of(ended, timeout=min(seconds / 2, LOOK_AFTER_S))
         if placed.url is not None:
-            record.description = await api.describe(placed.url)
+            record.description = await api.describe(placed.url, trace=trace)
         await _first_of(ended, timeout=record.dtls_at + seconds - time.monotonic())
         record.ended_at = time.monotonic()
         if ended.is_set():
@@ -145,6 +155,7 @@ async def place_call(
             record.broke = cause
         record.sent_from = track.sent_from
         record.late_s = track.late_s
+        record.check_s = checks.least()
         await _read_reports(connection, record)
     return record
 

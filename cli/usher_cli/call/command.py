@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import math
+import re
 import sys
 import time
 from pathlib import Path
@@ -21,6 +22,7 @@ from usher_core.ids import split_host_port
 MAX_COUNT = 10_000
 MAX_CONCURRENCY = 200
 MAX_SECONDS = 3600
+_REGION = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class _Number(click.FloatRange):
@@ -45,6 +47,13 @@ def _read_address(_ctx: click.Context, _param: click.Parameter, value: str | Non
     if not port:
         raise click.BadParameter(f"{value!r} is no IP:PORT")
     return host, port
+
+
+def _read_region(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    """Return a name that a header can carry. Raises click.BadParameter."""
+    if value is not None and not _REGION.fullmatch(value):
+        raise click.BadParameter(f"{value[:80]!r} is no region: 1 to 64 letters, digits and . _ - are")
+    return value
 
 
 @click.command(context_settings=HELP_FLAGS)
@@ -100,6 +109,17 @@ def _read_address(_ctx: click.Context, _param: click.Parameter, value: str | Non
     metavar="IP:PORT",
     help="Send media here and not to the addresses in the answer: through a proxy that drops packets, say.",
 )
+@click.option(
+    "--region",
+    callback=_read_region,
+    metavar="NAME",
+    help="Ask for transceivers of this region, as a proxy that knows where callers are would: region-2 of `usher up`.",
+)
+@click.option(
+    "--trace",
+    is_flag=True,
+    help="Tell where the round trip of each call goes, hop by hop, as relays and checks see it.",
+)
 def call(  # noqa: PLR0913  (one parameter per flag)
     *,
     url: str,
@@ -117,6 +137,8 @@ def call(  # noqa: PLR0913  (one parameter per flag)
     full_every: int,
     rate: float | None,
     via: tuple[str, int] | None,
+    region: str | None,
+    trace: bool,
 ) -> NoReturn:
     """Place real calls at URL and report times, loss and what came back.
 
@@ -154,6 +176,8 @@ def call(  # noqa: PLR0913  (one parameter per flag)
         record=record,
         via=via,
         any_reply=any_reply,
+        region=region,
+        trace=trace,
     )
     progress = report.progress if as_json else report.short_progress
     started, cpu = time.monotonic(), time.process_time()

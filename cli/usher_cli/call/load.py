@@ -16,7 +16,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from usher_cli.call.api import CallError, CallsApi
@@ -70,7 +70,7 @@ async def place_load(
     certificate = Certificate()
     calls = [LightCall(LightClient(certificate, phase=7 * number)) for number in range(light)]
     sending = Sending()
-    async with CallsApi(plan.url, plan.api_key) as api:
+    async with CallsApi(plan.url, plan.api_key, plan.region) as api:
         sender = asyncio.create_task(_send(calls, plan.source.packets, sending))
         try:
             await _set_up(api, calls, plan.via, progress, rate)
@@ -78,7 +78,7 @@ async def place_load(
             # Handshakes keep the loop busy; what counts is how it keeps up with the calls.
             sending.lags_s.clear()
             before = _Usage.now()
-            full_plan = Plan(plan.url, plan.api_key, plan.source, plan.seconds, full, full, plan.record, plan.via)
+            full_plan = replace(plan, count=full, concurrency=full)
             results = await place_calls(full_plan, progress)
             usage = _Usage.now().since(before)
         finally:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from usher_cli.call.result import CallResult
+from usher_cli.call.trace import lines_of
 
 _COLUMNS: tuple[tuple[str, str, str, int], ...] = (
     ("answer", "ms", "offer_answer_ms", 7),
@@ -39,6 +40,11 @@ def printable(text: str) -> str:
     return "".join(character for character in " ".join(text.split()) if character.isprintable())
 
 
+def printable_line(line: str) -> str:
+    """Return a line of ours without control characters that a server may have put in; blanks stay."""
+    return "".join(character for character in line if character.isprintable())
+
+
 def text(results: Sequence[CallResult], summary: dict[str, Any]) -> str:
     """Return the table of calls and the summary."""
     lines = [
@@ -49,6 +55,9 @@ def text(results: Sequence[CallResult], summary: dict[str, Any]) -> str:
         cells = "".join(f"{_cell(getattr(result, name)):>{width}}" for _, _, name, width in _COLUMNS)
         lines.append(f"{number:>4}  {'yes' if result.ok else 'NO ':<3}{cells}  {printable(result.transceiver or '-')}")
         lines += [f"      {printable(fault)}" for fault in result.wrong]
+    for number, result in enumerate(results, 1):
+        if result.trace is not None:
+            lines += ["", *map(printable_line, lines_of(number, result.trace))]
     lines.append("")
     lines.append(f"{summary['ok']} of {summary['calls']} calls right in {summary['elapsed_s']} s")
     for title, name in (

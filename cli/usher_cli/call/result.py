@@ -12,6 +12,7 @@ from usher_cli.call.analysis import Findings, analyse
 from usher_cli.call.client import CallRecord
 from usher_cli.call.reception import receive
 from usher_cli.call.source import Source
+from usher_cli.call.trace import trace_of
 
 FREQUENCY_TOLERANCE = 0.01
 LEVEL_TOLERANCE_DB = 6.0
@@ -30,7 +31,9 @@ class CallResult:
     * `wrong`: in words what was not right; `ok` means that it is empty
     * `offer_answer_ms`: POST of the offer to the answer read; `ice_ms`: answer to ICE done; `dtls_ms`: from there to
       DTLS done; `first_audio_ms`: POST of the offer to the arrival of the first packet that sounds
-    * `rtt_ms`: from the RTCP reports of the transceiver, smoothed by the client
+    * `rtt_ms`: from the RTCP reports of the transceiver, smoothed by the client; `check_ms`: the quickest check of the
+      connected call
+    * `trace`: where that goes, hop by hop (`trace.trace_of`); None where it was not asked for
     * `lost`, `received`: RTP packets towards us; `lost_upstream`: RTP packets of ours, by the transceiver's reports
     * `longest_gap_ms`: the longest time without sound after the first, the larger of `arrival_gap_ms` (between packets
       as they came, less the 20 ms that one lasts) and `content_gap_ms` (silence or loss on the sender's clock)
@@ -46,6 +49,7 @@ class CallResult:
     dtls_ms: float | None = None
     first_audio_ms: float | None = None
     rtt_ms: float | None = None
+    check_ms: float | None = None
     received: int = 0
     lost: int = 0
     lost_upstream: int | None = None
@@ -61,6 +65,7 @@ class CallResult:
     delay_growth_ms: float | None = None
     transceiver: str | None = None
     path: dict[str, Any] | None = None
+    trace: dict[str, Any] | None = None
     events: tuple[str, ...] = ()
     seconds: float | None = None
 
@@ -70,10 +75,10 @@ def failed(reason: str) -> CallResult:
     return CallResult(ok=False, wrong=(reason,))
 
 
-def judge(record: CallRecord, source: Source, *, any_reply: bool = False) -> CallResult:
+def judge(record: CallRecord, source: Source, *, any_reply: bool = False, trace: bool = False) -> CallResult:
     """Return the result of a call that came about. Decodes what it received, so it takes some ms per second of call.
 
-    `any_reply`: see `faults`.
+    `any_reply`: see `faults`. `trace`: whether hops were asked for.
     """
     assert record.offered_at is not None
     assert record.answered_at is not None
@@ -99,6 +104,7 @@ def judge(record: CallRecord, source: Source, *, any_reply: bool = False) -> Cal
         dtls_ms=_ms(_since(record.ice_at, record.dtls_at)),
         first_audio_ms=_ms(_since(record.offered_at, findings.first_sound_at)),
         rtt_ms=_ms(record.rtt_s),
+        check_ms=_ms(record.check_s),
         received=len(reception.frames),
         lost=reception.lost,
         lost_upstream=record.lost_upstream,
@@ -114,6 +120,7 @@ def judge(record: CallRecord, source: Source, *, any_reply: bool = False) -> Cal
         delay_growth_ms=_ms(findings.delay.growth_s if findings.delay else None),
         transceiver=str(path["transceiver"]) if path and path.get("transceiver") is not None else None,
         path=path,
+        trace=trace_of(_ms(record.check_s), record.description) if trace else None,
         events=tuple(record.events),
         seconds=_rounded(record.ended_at - record.dtls_at),
     )

@@ -26,7 +26,11 @@ class Progress(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What `usher call` was asked for. `record`: where to write what came back; `any_reply`: see `result.faults`."""
+    """What `usher call` was asked for.
+
+    `record`: where to write what came back; `any_reply`: see `result.faults`; `region`: see `CallsApi`; `trace`: whether
+    to ask for the hops of each call.
+    """
 
     url: str
     api_key: str | None
@@ -37,6 +41,8 @@ class Plan:
     record: Path | None = None
     via: tuple[str, int] | None = None
     any_reply: bool = False
+    region: str | None = None
+    trace: bool = False
 
 
 async def place_calls(plan: Plan, progress: Progress) -> list[CallResult]:
@@ -46,14 +52,14 @@ async def place_calls(plan: Plan, progress: Progress) -> list[CallResult]:
     """
     use_steady_checks()
     free = asyncio.Semaphore(plan.concurrency)
-    async with CallsApi(plan.url, plan.api_key) as api:
+    async with CallsApi(plan.url, plan.api_key, plan.region) as api:
 
         async def one(number: int) -> CallRecord | CallResult:
             async with free:
                 progress(number, "calling")
                 try:
                     record = await place_call(
-                        api, plan.source, plan.seconds, lambda step: progress(number, step), plan.via
+                        api, plan.source, plan.seconds, lambda step: progress(number, step), plan.via, trace=plan.trace
                     )
                 except CallError as error:
                     progress(number, "failed", str(error))
@@ -71,7 +77,7 @@ def _result(number: int, record: CallRecord | CallResult, plan: Plan) -> CallRes
         return record
     if plan.record is not None:
         _write_recording(recording_path(plan.record, number, plan.count), record)
-    return judge(record, plan.source, any_reply=plan.any_reply)
+    return judge(record, plan.source, any_reply=plan.any_reply, trace=plan.trace)
 
 
 def recording_path(path: Path, number: int, count: int) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 
+from usher_cli.call.api import REGION_HEADER
 from usher_cli.up.addresses import advertised_addresses
 from usher_cli.up.places import ANY_PORT, Places
 from usher_cli.up.pod_ids import PodIds
@@ -12,8 +13,6 @@ from usher_cli.up.run_directory import RunDirectory
 from usher_cli.up.settings import UpSettings
 from usher_core.ids import split_host_port
 
-REGION_HEADER = "Usher-Region"
-"""By it a caller names the region whose transceivers it wants; `usher call --region` and the page send it."""
 _BUILT_IN_BACKENDS = ("echo", "parrot")
 """What a caller may choose beside `--backend`."""
 _KEYS_FILE = "USHER_API_KEYS_FILE"
