@@ -238,10 +238,14 @@ class Fleet(httpx.AsyncBaseTransport):
         self._relays = {relay.host: relay for relay in relays}
         self._by_host = {httpx.URL(fake.http).host: fake for fake in self.transceivers}
         self._transports = {host: httpx.ASGITransport(app=fake.app) for host, fake in self._by_host.items()}
+        self.elsewhere: httpx.AsyncBaseTransport | None = None
+        """The way to all other hosts."""
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if relay := self._relays.get(request.url.host):
             return await relay.answer(request)
+        if self.elsewhere is not None and request.url.host not in self._by_host:
+            return await self.elsewhere.handle_async_request(request)
         fake = self._by_host[request.url.host]
         fake.requests += 1
         if fake.dead:

@@ -22,12 +22,14 @@ from usher_signaling.middleware import AnswerHeaders, RequestGuard
 from usher_signaling.openapi import add_description
 from usher_signaling.pages import add_pages
 from usher_signaling.routes.call_list import add_call_list_route
+from usher_signaling.routes.elsewhere import ElsewhereError, serve_elsewhere
 from usher_signaling.routes.fleet import add_fleet_routes
 from usher_signaling.routes.health import add_health_routes
+from usher_signaling.routes.peer_requests import add_peer_routes
 from usher_signaling.routes.realtime import CALLS, add_realtime_routes
 from usher_signaling.routes.side_band import add_side_band_route
 from usher_signaling.routes.whip import ENDPOINT, add_whip_routes
-from usher_signaling.services import build_services
+from usher_signaling.services import Services, build_services
 from usher_signaling.settings import SignalingSettings
 from usher_signaling.tracing import RequestSpans, Tracer, make_tracer
 
@@ -67,10 +69,11 @@ def create_app(
     add_side_band_route(app, services)
     add_whip_routes(app, services)
     add_fleet_routes(app, services)
+    add_peer_routes(app, services)
     add_description(app, keyless=settings.is_keyless)
     if settings.demo:
         add_pages(app)
-    _add_error_handlers(app)
+    _add_error_handlers(app, services)
     app.add_middleware(
         RequestGuard, metrics=services.metrics, max_requests=settings.max_requests, keyless=settings.is_keyless
     )
@@ -80,7 +83,11 @@ def create_app(
     return app
 
 
-def _add_error_handlers(app: FastAPI) -> None:
+def _add_error_handlers(app: FastAPI, services: Services) -> None:
+    async def elsewhere(request: Request, error: Exception) -> Response:
+        assert isinstance(error, ElsewhereError)
+        return await serve_elsewhere(services, request, error)
+
     async def api_error(_request: Request, error: Exception) -> Response:
         assert isinstance(error, ApiError)
         return error.response()
@@ -99,6 +106,7 @@ def _add_error_handlers(app: FastAPI) -> None:
         where = ".".join(str(part) for part in fault["loc"])
         return ApiError(400, "invalid_request", f"{where}: {fault['msg']}", param=where).response()
 
+    app.add_exception_handler(ElsewhereError, elsewhere)
     app.add_exception_handler(ApiError, api_error)
     app.add_exception_handler(HTTPException, http_error)
     app.add_exception_handler(RequestValidationError, invalid)

@@ -10,6 +10,7 @@ Rules of placing:
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import Callable
@@ -81,12 +82,23 @@ class PlacedCall:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """An offer to place. `session` is the caller's own, without the one of an ephemeral key; `region` "" is none."""
+    """An offer to place.
+
+    Args:
+        sdp: the offer.
+        session: the caller's own, without the one of an ephemeral key.
+        traceparent: the caller's trace.
+        region: the client's, "" for none.
+        within: seconds that it may take; never more than the settings say.
+        request_id: by which it can be closed; None: one of our own.
+    """
 
     sdp: str
     session: dict[str, Any] = field(default_factory=dict)
     traceparent: str | None = None
     region: str = ""
+    within: float = math.inf
+    request_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +156,7 @@ class Calls:
         own = caller.policy.settable(offer.session) if caller.is_client else offer.session
         session = merge(own, caller.session)
         request = CreateSession(
-            request_id=secrets.token_urlsafe(16),
+            request_id=offer.request_id or new_request_id(),
             offer=offer.sdp,
             advertise=_advertised(addresses),
             tenant=caller.tenant,
@@ -154,7 +166,9 @@ class Calls:
             metadata=caller.metadata,
             event_policy=caller.policy,
         )
-        transceiver, created = await self._create(request, offer.region)
+        transceiver, created = await self._create(
+            request, offer.region, min(offer.within, self._settings.answer_deadline)
+        )
         if offer.region not in ("", transceiver.region):
             self._metrics.away.inc()
         _log_with(created.session_id)
@@ -168,13 +182,17 @@ class Calls:
         """Return the id by which a caller knows its call."""
         return seal_call_id(self._sealer(), CallId(route, session_id, caller.tenant), self._clock())
 
-    async def find(self, caller: Caller, call_id: str) -> OwnedCall:
-        """Open a call id and look up the owner. Raises ApiError 404, or 410 when the owner is gone."""
+    def open(self, caller: Caller, call_id: str) -> CallId:
+        """Open a call id. Raises ApiError 404."""
         try:
             call = open_call_id(self._sealer(), call_id, caller.tenant)
         except RemoteError:
             raise call_not_found() from None
         _log_with(call.session_id)
+        return call
+
+    async def owned(self, call: CallId) -> OwnedCall:
+        """Look up the owner of a call. Raises ApiError 410 when it is gone."""
         owner = await self._directory.find_owner(call.route)
         if owner is None:
             raise ApiError(410, "call_gone", "The transceiver that had this call is gone.", param="call_id")
@@ -223,13 +241,17 @@ class Calls:
             _raise_control_error(error)
         log.info("call ended", session=call.id.session_id, route=str(call.id.route), reason=ended.reason)
 
+    async def close_request(self, request_id: str) -> None:
+        """End the call that an offer may have made at any of our transceivers."""
+        await self._directory.each(lambda entry: self._client.close_request(entry.http, request_id))
+
     def _why_no_address(self) -> str:
         return f"There is no relay address for this call. Try again soon; {self._directory.why_no_address()}."
 
-    async def _create(self, request: CreateSession, region: str) -> tuple[Transceiver, SessionCreated]:
+    async def _create(self, request: CreateSession, region: str, within: float) -> tuple[Transceiver, SessionCreated]:
         tried: set[Route] = set()
         lacking: set[Route] = set()
-        deadline = self._now() + self._settings.answer_deadline
+        deadline = self._now() + within
         while len(tried) < self._settings.max_attempts and (left := deadline - self._now()) >= MIN_ATTEMPT_S:
             transceiver = self._directory.choose(region, tried)
             if transceiver is None:
@@ -306,6 +328,11 @@ class Calls:
         log.warning(
             "a transceiver did not take a call", route=str(transceiver.route), outcome=outcome, error=str(error)
         )
+
+
+def new_request_id() -> str:
+    """Draw an id by which an offer can be closed."""
+    return secrets.token_urlsafe(16)
 
 
 def _advertised(addresses: tuple[RegionalAddress, ...]) -> tuple[AdvertisedAddress, ...]:

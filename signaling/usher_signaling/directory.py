@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -165,6 +165,15 @@ class Directory:
         # Also those that take no new calls: they may still have old ones, which count for their tenants.
         await asyncio.gather(*(self.ask(entry) for entry in table.values() if entry.http))
         self.has_asked = self.has_asked or is_listed
+
+    async def each(self, ask: Callable[[Transceiver], Awaitable[None]]) -> None:
+        """Ask all transceivers something, also those that take no new calls; as costly as a round of loads."""
+
+        async def one(entry: Transceiver) -> None:
+            async with self._questions:
+                await ask(entry)
+
+        await asyncio.gather(*(one(entry) for entry in self.source.table.values() if entry.http))
 
     def _in_order(self, region: str) -> list[list[Route]]:
         table = self.source.table

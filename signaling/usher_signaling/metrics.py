@@ -51,6 +51,19 @@ class Metrics:
             "Calls placed at a transceiver of another region than their own",
             registry=self._registry,
         )
+        self.region_forwards = Counter(
+            "usher_signaling_region_forwards",
+            "Requests handed on to other regions, by kind (offer, request, side_band): answered, refused, timed_out, "
+            "failed, cancelled; and skipped: not handed on, since the region failed, had no room or has enough of ours",
+            ["region", "kind", "outcome"],
+            registry=self._registry,
+        )
+        self.from_regions = Counter(
+            "usher_signaling_from_regions",
+            "Requests with a region token: taken, wrong_region_token, invalid_forward",
+            ["outcome"],
+            registry=self._registry,
+        )
         self.auth_failures = Counter(
             "usher_signaling_auth_failures", "Callers turned away, by error code", ["code"], registry=self._registry
         )

@@ -24,6 +24,9 @@ from usher_signaling.directory import Directory
 from usher_signaling.jwt_keys import Jwks, JwtRules, JwtVerifier, parse_jwks
 from usher_signaling.limits import Limits
 from usher_signaling.metrics import Metrics
+from usher_signaling.peer_regions.origin import RegionTokens, parse_region_tokens
+from usher_signaling.peer_regions.peers import Peers, build_peers
+from usher_signaling.peer_regions.table import PeerTable, parse_regions_file
 from usher_signaling.placement import Placement
 from usher_signaling.readiness import Readiness
 from usher_signaling.redis_store import RedisStore
@@ -31,6 +34,7 @@ from usher_signaling.regions import Regions
 from usher_signaling.relay_pages import RelayPages
 from usher_signaling.settings import SignalingSettings
 from usher_signaling.sources import select_sources
+from usher_signaling.steering import Steering
 from usher_signaling.tenant_calls import TenantCalls
 from usher_signaling.tracing import Tracer
 from usher_signaling.transceiver_client import TransceiverClient
@@ -38,7 +42,14 @@ from usher_signaling.transceiver_client import TransceiverClient
 log = structlog.get_logger()
 
 
-AnyFile = WatchedFile[Sealer] | WatchedFile[str] | WatchedFile[ApiKeys] | WatchedFile[Jwks]
+AnyFile = (
+    WatchedFile[Sealer]
+    | WatchedFile[str]
+    | WatchedFile[ApiKeys]
+    | WatchedFile[Jwks]
+    | WatchedFile[PeerTable]
+    | WatchedFile[RegionTokens]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +65,8 @@ class Services:
     directory: Directory
     regions: Regions
     calls: Calls
+    peers: Peers
+    steering: Steering
     readiness: Readiness
     relays: RelayPages
     limits: Limits
@@ -84,6 +97,7 @@ class Services:
                 task.cancel()
             await asyncio.gather(*repeating, *following, return_exceptions=True)
             await self.client.close()
+            await self.peers.client.close()
             await self.relays.close()
             if self.redis is not None:
                 await self.redis.close()
@@ -95,6 +109,7 @@ class Services:
     async def _refresh_files(self) -> None:
         for file in self.files:
             await asyncio.to_thread(file.look)
+        self.peers.keep()
 
 
 def build_services(
@@ -144,6 +159,7 @@ def build_services(
         monotonic,
     )
     calls = Calls(settings, directory, regions, client, sealer, metrics, clock)
+    peers = _peers(settings, files, metrics, transport, tracer)
     ending = asyncio.Event()
     metrics.watch("transceivers", "Transceivers in the route table", lambda: len(directory.transceivers))
     metrics.watch("transceivers_live", "Transceivers that take new calls, full ones included", directory.live_count)
@@ -167,6 +183,8 @@ def build_services(
         directory=directory,
         regions=regions,
         calls=calls,
+        peers=peers,
+        steering=Steering(settings, regions, calls, peers, monotonic),
         readiness=Readiness(sources.statuses, directory, calls, ending),
         relays=RelayPages(settings.relay_admin, transport),
         limits=Limits(settings, api_keys, tenant_calls, redis, metrics, clock),
@@ -214,6 +232,31 @@ def _jwt_verifier(settings: SignalingSettings, files: list[AnyFile], clock: Call
         settings.jwt_tenant_claim,
     )
     return JwtVerifier(lambda: jwks.value, rules, clock)
+
+
+def _peers(
+    settings: SignalingSettings,
+    files: list[AnyFile],
+    metrics: Metrics,
+    transport: httpx.AsyncBaseTransport | None,
+    tracer: Tracer,
+) -> Peers:
+    """Read the files of other regions, which join `files`; without them there is no other region."""
+    nobody = PeerTable()
+    table: Callable[[], PeerTable] = lambda: nobody  # noqa: E731
+    tokens: Callable[[], RegionTokens] | None = None
+    if settings.regions_file is not None and settings.region_token_file is not None:
+        regions = WatchedFile(
+            settings.regions_file, lambda text: parse_regions_file(text, settings.region), "regions file"
+        )
+        token = WatchedFile(settings.region_token_file, parse_region_tokens, "region token file")
+        files += [regions, token]
+        table, tokens = lambda: regions.value, lambda: token.value
+    peers = build_peers(table, tokens, settings.region_ca_file, metrics, monotonic, transport, tracer)
+    metrics.watch(
+        "regions_away", "Other regions that failed, so that few offers are handed on to them", peers.away_count
+    )
+    return peers
 
 
 def _redis(settings: SignalingSettings, metrics: Metrics) -> RedisStore | None:

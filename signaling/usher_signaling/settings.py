@@ -76,6 +76,33 @@ class SignalingSettings(RouteSettings):
         description="regions (repeatable) that take a call when its own has no room, in this order; * is all others. "
         "Without * a call never goes to a region that is not named",
     )
+    regions_file: Path | None = Field(
+        default=None,
+        description="JSON file of the regions that have a signaling of their own: names, URLs and cluster ids; read "
+        "again when it changes. Calls are then placed where --region-header and --region-fallback say, and requests "
+        "about a call reach its region from each. None: there is no other",
+    )
+    region_token_file: Path | None = Field(
+        default=None,
+        description="file with the token by which signaling of all regions know each other; read again when it "
+        "changes. Of several lines the first is sent and all are taken",
+    )
+    region_ca_file: Path | None = Field(
+        default=None,
+        description="certificates in PEM that --regions-file's https:// URLs are checked by, in the place of those "
+        "that this system trusts; read at the start",
+    )
+    region_timeout: float = Field(
+        default=1.5,
+        gt=0,
+        le=30,
+        description="seconds that another region may take over an offer before the next place is tried; a round trip "
+        "around the world takes 0.3",
+    )
+    region_here_first: bool = Field(
+        default=False,
+        description="place a call here as long as there is room, also when its client is of another region",
+    )
     debug_path: bool = Field(
         default=False,
         description="tell clients in the header Usher-Path where their call was placed; it names inner addresses",
@@ -320,6 +347,14 @@ class SignalingSettings(RouteSettings):
     def _header_from_somebody(self) -> Self:
         if self.region_header and not self.trusted_proxies:
             raise ValueError("region_header is believed from nobody: name the proxies with --trusted-proxies")
+        return self
+
+    @model_validator(mode="after")
+    def _regions_are_whole(self) -> Self:
+        if (self.regions_file is None) != (self.region_token_file is None):
+            raise ValueError("regions_file and region_token_file go together: regions know each other by the token")
+        if self.regions_file is not None and not self.region:
+            raise ValueError("regions_file needs region: the name that this one has in the file")
         return self
 
     @field_validator("client_policy")

@@ -28,6 +28,7 @@ from usher_core.internal_api import (
     SessionList,
     Trickle,
 )
+from usher_signaling.background import BackgroundTasks
 from usher_signaling.tracing import NoTracer, Tracer
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -79,14 +80,14 @@ class TransceiverClient:
     ) -> None:
         self._token = token
         self._tracer = tracer or NoTracer()
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing = BackgroundTasks(MAX_CLOSING)
         # One pool for the fleet: many transceivers, few connections each; idle ones are cheap and save a round trip.
         limits = httpx.Limits(max_connections=2000, max_keepalive_connections=1000, keepalive_expiry=30)
         self._http = httpx.AsyncClient(transport=transport, limits=limits, trust_env=False, follow_redirects=False)
 
     async def close(self) -> None:
         """End what is under way and close all connections."""
-        await asyncio.gather(*self._closing, return_exceptions=True)
+        await self._closing.wait()
         await self._http.aclose()
 
     async def create(self, base: str, request: CreateSession, within: float) -> SessionCreated:
@@ -99,7 +100,7 @@ class TransceiverClient:
             try:
                 return await self._ask("POST", f"{base}{BASE_PATH}/sessions", SessionCreated, within, traced)
             except (TimedOutError, asyncio.CancelledError):
-                self._close_later(f"{base}{BASE_PATH}/requests/{request.request_id}")
+                self._closing.start(self.close_request(base, request.request_id))
                 raise
 
     async def load(self, base: str, within: float) -> Load:
@@ -156,14 +157,9 @@ class TransceiverClient:
         """End a session."""
         return await self._ask("DELETE", f"{base}{BASE_PATH}/sessions/{session_id}", SessionEnded, CONTROL_TIMEOUT_S)
 
-    def _close_later(self, url: str) -> None:
-        if len(self._closing) >= MAX_CLOSING:
-            return
-        task = asyncio.get_running_loop().create_task(self._close_request(url))
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
-
-    async def _close_request(self, url: str) -> None:
+    async def close_request(self, base: str, request_id: str) -> None:
+        """End the session that a request may have made. Raises nothing: a session that nobody uses ends by itself."""
+        url = f"{base}{BASE_PATH}/requests/{request_id}"
         try:
             await self._send("DELETE", url, CLOSE_TIMEOUT_S)
         except TransceiverError as error:

@@ -25,6 +25,7 @@ from tests.transceiver_rig import POD, TOKEN, Client, Rig, rig, until
 from usher_core.routes import RouteFile, Transceiver
 from usher_shell.http_server import HttpServer
 from usher_signaling.app import create_app
+from usher_signaling.routes.requests import find
 from usher_signaling.side_band import MAX_MESSAGE
 from usher_transceiver.session import Session
 
@@ -438,7 +439,7 @@ async def test_a_new_transceiver_is_found_by_a_replica_that_has_not_heard_of_it(
         running.write_routes(entry)
         caller = services.authenticator.authenticate(KEY["Authorization"])
         try:
-            assert (await services.calls.find(caller, call_id)).owner == entry
+            assert (await find(services, caller, call_id)).owner == entry
         finally:
             await services.client.close()
 

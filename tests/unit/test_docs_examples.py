@@ -20,6 +20,7 @@ from usher_core.keys import parse_key_file
 from usher_core.peers import parse_peer_file
 from usher_core.routes import parse_route_file
 from usher_signaling.hops import RelayWays, hops_of
+from usher_signaling.peer_regions.table import parse_regions_file
 
 ALL = [block for page in pages() for block in blocks(page)]
 COMMANDS = {"sh", "console", "indented"}
@@ -59,6 +60,11 @@ async def is_route_file(example: Any, _folder: Path) -> None:
 
 async def is_peers_file(example: Any, _: Path) -> None:
     assert len(parse_peer_file(json.dumps(example)).peers) == 1
+
+
+async def is_regions_file(example: Any, _: Path) -> None:
+    table = parse_regions_file(json.dumps(example), "us")
+    assert (table.names, table.owner(1)) == (("eu",), None)
 
 
 async def is_state_file(example: Any, _folder: Path) -> None:
@@ -132,6 +138,7 @@ JSON_EXAMPLES: dict[tuple[str, frozenset[str]], Callable[[Any, Path], Awaitable[
     ("docs/wire.md", frozenset({"version", "ice", "hop"})): is_key_file,
     ("docs/wire.md", frozenset({"version", "transceivers"})): is_route_file,
     ("docs/wire.md", frozenset({"version", "peers"})): is_peers_file,
+    ("docs/http-api.md", frozenset({"version", "regions"})): is_regions_file,
     ("docs/cli.md", frozenset({"http", "udp", "keys", "relays", "transceivers", "signaling"})): is_state_file,
     (
         "docs/operations.md",

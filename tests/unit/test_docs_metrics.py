@@ -33,6 +33,8 @@ from usher_shell.pod_watch_metrics import PodWatchCollector
 from usher_shell.watched_file import SourceStatus
 from usher_signaling import auth, calls, limits
 from usher_signaling.metrics import Metrics
+from usher_signaling.peer_regions import origin, peers
+from usher_signaling.peer_regions.client import PeerError, PeerTimedOutError
 from usher_signaling.sources import select_sources
 from usher_transceiver import (
     aiortc_adapter,
@@ -218,6 +220,12 @@ async def signaling_metrics(folder: Path) -> list[Metric]:
             metrics.auth_failures.labels(code)
         for limit in called_with(limits, "labels"):
             metrics.limited.labels(limit)
+        outcomes = {"answered", "cancelled", "refused", PeerError.outcome, PeerTimedOutError.outcome}
+        for kind in called_with(peers, "_for_caller", 1) | called_with(peers, "_books", 1):
+            for outcome in outcomes | called_with(peers, "_passed_over", 1):
+                metrics.region_forwards.labels("eu", kind, outcome)
+        for outcome in called_with(peers, "labels") | called_with(origin, "ApiError", 1):
+            metrics.from_regions.labels(outcome)
         found = {metric.name: metric for metric in metrics._registry.collect()}
     in_kubernetes = Metrics()
     settings = make_settings(folder, routes_file=None, pods_namespace=("voice",), relay_pools_namespace=("voice",))

@@ -176,3 +176,17 @@ def test_the_url_of_redis_is_no_other_and_never_shown(monkeypatch: pytest.Monkey
 def test_relay_pools_need_pods() -> None:
     with pytest.raises(LocalError, match="relay_pools_namespace needs pods_namespace"):
         read("--relay-pools-namespace", "voice")
+
+
+@pytest.mark.parametrize(
+    ("flags", "fault"),
+    [
+        (("--regions-file=r",), "regions_file and region_token_file go together"),
+        (("--region-token-file=t", "--region=us"), "regions_file and region_token_file go together"),
+        (("--regions-file=r", "--region-token-file=t"), "regions_file needs region"),
+    ],
+)
+def test_settings_of_other_regions_are_whole(flags: tuple[str, ...], fault: str) -> None:
+    with pytest.raises(LocalError, match=fault):
+        read(*flags)
+    assert read("--regions-file=r", "--region-token-file=t", "--region=us").region_timeout == 1.5

@@ -25,17 +25,17 @@ from usher_signaling.bodies import (
     parse_session,
     read_body,
 )
-from usher_signaling.calls import Offer
+from usher_signaling.calls import Offer, PlacedCall
 from usher_signaling.client_secrets import ClientSecret, parse_metadata, seal_secret
 from usher_signaling.errors import NO_STORE, ApiError, unsupported_media_type
 from usher_signaling.routes.requests import (
     admit,
     authenticate,
     end,
+    find,
     path_headers,
     place,
     query_model,
-    region,
     traceparent,
 )
 from usher_signaling.services import Services
@@ -60,19 +60,14 @@ def add_realtime_routes(app: FastAPI, services: Services) -> None:
         body = await read_body(request, MAX_OFFER_BODY, settings.body_deadline)
         asked = await parse_offer_request(request.headers, body)
         session = merge(model, asked.session)
-        offer = Offer(asked.sdp, session, traceparent(request), region(services, request))
-        placed = await place(services, caller, offer)
-        headers = {
-            "Location": f"{CALLS}/{placed.call_id}",
-            **path_headers(services, placed.path),
-            **NO_STORE,
-        }
-        return Response(placed.answer, 201, headers, media_type=SDP)
+        offer = Offer(asked.sdp, session, traceparent(request))
+        placed = await place(services, request, caller, offer, body)
+        return placed if isinstance(placed, Response) else _created(services, placed)
 
     async def hang_up(request: Request, call_id: str) -> Response:
         """End a call."""
         caller = authenticate(services, request, expired_too=True)
-        await end(services, caller, await services.calls.find(caller, call_id))
+        await end(services, caller, await find(services, caller, call_id))
         return Response(status_code=200, headers=NO_STORE)
 
     async def describe_call(request: Request, call_id: str) -> Response:
@@ -80,7 +75,7 @@ def add_realtime_routes(app: FastAPI, services: Services) -> None:
         caller = await admit(services, request)
         caller.require_api_key()
         trace = _wants_trace(request)
-        call = await services.calls.find(caller, call_id)
+        call = await find(services, caller, call_id)
         info = await services.calls.describe(call)
         told = call_object(services, call_id, call.owner, info)
         if trace:
@@ -113,6 +108,11 @@ def add_realtime_routes(app: FastAPI, services: Services) -> None:
     app.add_api_route(CALL, describe_call, methods=["GET"])
     app.add_api_route(HANGUP, hang_up, methods=["POST"])
     app.add_api_route(CLIENT_SECRETS, create_client_secret, methods=["POST"])
+
+
+def _created(services: Services, placed: PlacedCall) -> Response:
+    headers = {"Location": f"{CALLS}/{placed.call_id}", **path_headers(services, placed.path), **NO_STORE}
+    return Response(placed.answer, 201, headers, media_type=SDP)
 
 
 def call_object(services: Services, call_id: str, owner: Transceiver, info: SessionInfo) -> dict[str, Any]:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from urllib.parse import quote
 
 from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
 
 from usher_core.ids import join_host_port
 from usher_shell.http_protocol import ADMITTED
 from usher_signaling.auth import Caller
 from usher_signaling.calls import Offer, OwnedCall, PlacedCall, PlacedPath
 from usher_signaling.errors import ApiError
+from usher_signaling.peer_regions.client import PeerAnswer
+from usher_signaling.routes.elsewhere import PATH_HEADER, ElsewhereError, elsewhere_response, handed_on
 from usher_signaling.services import Services
 
 MAX_MODEL = 256
@@ -25,7 +29,7 @@ _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-
 def authenticate(services: Services, request: HTTPConnection, *, expired_too: bool = False) -> Caller:
     """Return who is calling. Raises ApiError 401."""
     try:
-        caller = services.authenticator.authenticate(_authorization(request), expired_too=expired_too)
+        caller = services.authenticator.authenticate(authorization(request), expired_too=expired_too)
     except ApiError as error:
         services.metrics.auth_failures.labels(error.code).inc()
         raise
@@ -40,12 +44,32 @@ async def admit(services: Services, request: HTTPConnection) -> Caller:
     return caller
 
 
-async def place(services: Services, caller: Caller, offer: Offer) -> PlacedCall:
-    """Place a call within the tenant's limits. Raises ApiError."""
+async def place(
+    services: Services, request: Request, caller: Caller, offer: Offer, body: bytes
+) -> PlacedCall | Response:
+    """Place a call within the tenant's limits, here or in another region, whose answer is the response.
+
+    `body` is that of the request, whose region counts for the offer. Raises ApiError.
+    """
+    origin = services.peers.origin(request.headers)
+    where = region(services, request) if origin is None else origin.region
     async with services.limits.call(caller) as slot:
-        placed = await services.calls.place(caller, offer)
+        placed = await services.steering.place(
+            caller, replace(offer, region=where), handed_on(request, body, query_model(request)), origin
+        )
+        if isinstance(placed, PeerAnswer):
+            return elsewhere_response(services, placed)
         slot.placed = (placed.path.transceiver.route, placed.number)
         return placed
+
+
+async def find(services: Services, caller: Caller, call_id: str) -> OwnedCall:
+    """Return the call and its owner. Raises ApiError 404 or 410, ElsewhereError when it is another region's."""
+    call = services.calls.open(caller, call_id)
+    peer = services.peers.table().owner(call.route.cluster)
+    if peer is not None:
+        raise ElsewhereError(call, peer)
+    return await services.calls.owned(call)
 
 
 async def end(services: Services, caller: Caller, call: OwnedCall) -> None:
@@ -55,8 +79,8 @@ async def end(services: Services, caller: Caller, call: OwnedCall) -> None:
         await services.directory.ask(call.owner)  # so that its tenant may place another one at once
 
 
-def _authorization(request: HTTPConnection) -> str | None:
-    """The Authorization header. A page can't set one for a WebSocket: there the key may be a subprotocol."""
+def authorization(request: HTTPConnection) -> str | None:
+    """Return the Authorization header. A page can't set one for a WebSocket: there the key may be a subprotocol."""
     header = request.headers.get("authorization")
     if header is None and request.scope["type"] == "websocket":
         offered: list[str] = request.scope["subprotocols"]
@@ -97,4 +121,4 @@ def path_headers(services: Services, path: PlacedPath) -> dict[str, str]:
         "region": quote(path.transceiver.region),  # the route file may name a region in any letters
         "relays": relays,
     }
-    return {"Usher-Path": "; ".join(f"{name}={value}" for name, value in parts.items())}
+    return {PATH_HEADER: "; ".join(f"{name}={value}" for name, value in parts.items())}

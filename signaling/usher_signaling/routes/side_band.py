@@ -7,10 +7,13 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.websockets import WebSocket
+from websockets.asyncio.client import ClientConnection
 
+from usher_signaling.auth import Caller
 from usher_signaling.cors import CorsPolicy
 from usher_signaling.errors import ApiError
-from usher_signaling.routes.requests import admit
+from usher_signaling.routes.elsewhere import ElsewhereError, observe_elsewhere
+from usher_signaling.routes.requests import admit, authorization, find
 from usher_signaling.services import Services
 from usher_signaling.side_band import SideBandPlaces, join, leave
 
@@ -22,7 +25,7 @@ log = structlog.get_logger()
 
 def add_side_band_route(app: FastAPI, services: Services) -> None:
     """Add the route."""
-    settings, calls = services.settings, services.calls
+    settings = services.settings
     policy = CorsPolicy(settings.cors_origins, loopback_only=settings.is_keyless)
     places = SideBandPlaces(settings.max_side_bands)
     services.metrics.watch("side_bands", "Side-bands open", lambda: places.taken)
@@ -33,17 +36,26 @@ def add_side_band_route(app: FastAPI, services: Services) -> None:
             caller = await admit(services, socket)
             caller.require_api_key()
             _check_origin(policy, socket)
-            call = await calls.find(caller, _call_id(socket))
+            call_id = _call_id(socket)
             with places.take():
-                owner = await calls.observe(caller, call)
+                session_id, owner = await observe(caller, socket, call_id)
                 try:
                     await socket.accept(SUBPROTOCOL if SUBPROTOCOL in socket.scope["subprotocols"] else None)
                     close = await join(socket, owner)
                 finally:
                     await leave(owner)
-            log.info("side-band ended", session=call.id.session_id, close=close)
+            log.info("side-band ended", session=session_id, close=close)
         except ApiError as error:
             await socket.send_denial_response(error.response())
+
+    async def observe(caller: Caller, socket: WebSocket, call_id: str) -> tuple[str, ClientConnection]:
+        """Join a call at its owner, or at the signaling of its region."""
+        try:
+            call = await find(services, caller, call_id)
+        except ElsewhereError as error:
+            path = f"{SIDE_BAND}?call_id={call_id}"
+            return error.call.session_id, await observe_elsewhere(services, socket, error, path, authorization(socket))
+        return call.id.session_id, await services.calls.observe(caller, call)
 
     async def no_upgrade(_request: Request) -> Response:
         """Say what is expected here to a caller, or a proxy in front, that speaks plain HTTP."""

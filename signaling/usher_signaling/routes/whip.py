@@ -25,10 +25,10 @@ from usher_signaling.routes.requests import (
     admit,
     authenticate,
     end,
+    find,
     path_headers,
     place,
     query_model,
-    region,
     traceparent,
 )
 from usher_signaling.services import Services
@@ -49,8 +49,10 @@ def add_whip_routes(app: FastAPI, services: Services) -> None:
             raise unsupported_media_type(SDP, {"Accept-Post": SDP})
         model = query_model(request)
         body = await read_body(request, MAX_SDP, settings.body_deadline)
-        offer = Offer(decode_sdp(body), dict(model), traceparent(request), region(services, request))
-        placed = await place(services, caller, offer)
+        offer = Offer(decode_sdp(body), dict(model), traceparent(request))
+        placed = await place(services, request, caller, offer, body)
+        if isinstance(placed, Response):
+            return placed
         headers = {
             "Location": f"{ENDPOINT}/{placed.call_id}",
             "ETag": placed.entity_tag,
@@ -62,7 +64,7 @@ def add_whip_routes(app: FastAPI, services: Services) -> None:
 
     async def patch_session(request: Request, call_id: str) -> Response:
         """Take candidates (204), or restart ICE (200)."""
-        call = await calls.find(authenticate(services, request, expired_too=True), call_id)
+        call = await find(services, authenticate(services, request, expired_too=True), call_id)
         if media_type(request.headers) != FRAGMENT:
             raise unsupported_media_type(FRAGMENT, {"Accept-Patch": FRAGMENT})
         wanted = _if_match(request.headers.getlist("if-match"))
@@ -87,7 +89,7 @@ def add_whip_routes(app: FastAPI, services: Services) -> None:
     async def delete_session(request: Request, call_id: str) -> Response:
         """End the session. If-Match is not looked at (section 4.3.1)."""
         caller = authenticate(services, request, expired_too=True)
-        await end(services, caller, await calls.find(caller, call_id))
+        await end(services, caller, await find(services, caller, call_id))
         return Response(status_code=200, headers=NO_STORE)
 
     app.add_api_route(ENDPOINT, create_session, methods=["POST"], status_code=201)

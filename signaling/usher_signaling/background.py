@@ -1,0 +1,27 @@
+"""Work that nobody waits for, within a bound."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+
+
+class BackgroundTasks:
+    """Runs up to `limit` coroutines; those beyond it are left out."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Coroutine[None, None, None]) -> None:
+        """Run a coroutine, which raises nothing."""
+        if len(self._tasks) >= self._limit:
+            work.close()
+            return
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def wait(self) -> None:
+        """Wait until all have ended."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)

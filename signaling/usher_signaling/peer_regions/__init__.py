@@ -1,0 +1,1 @@
+"""Other regions: installations with a signaling, keys and transceivers of their own (docs/decisions/0026)."""

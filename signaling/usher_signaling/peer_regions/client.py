@@ -1,0 +1,213 @@
+"""Signaling of other regions as we ask it: one method per kind of request, every one with a bound on time and size."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import httpx
+import structlog
+from pydantic import ValidationError
+from starlette.datastructures import Headers
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI
+
+from usher_core.internal_api import MAX_SDP, ErrorAnswer
+from usher_signaling.background import BackgroundTasks
+from usher_signaling.bodies import JSON, media_type
+from usher_signaling.errors import ApiError
+from usher_signaling.peer_regions.origin import WRONG_TOKEN, Origin, RegionTokens
+from usher_signaling.tracing import NoTracer, Tracer
+
+log = structlog.get_logger()
+
+REQUESTS = "/v1/regions/requests"
+MAX_ANSWER = 2 * MAX_SDP
+"""An answer in SDP has 64 KiB at most, what is told of a call 2 KiB."""
+MAX_EVENT = 1024 * 1024
+CONTROL_S = 4.0
+"""For a request about a call: its owner has 2 s, and the way there and back is long."""
+CLOSE_S = 3.0
+MAX_CLOSING = 1000
+HANDED_BACK = (
+    "Accept-Patch",
+    "Accept-Post",
+    "Content-Type",
+    "ETag",
+    "Location",
+    "Retry-After",
+    "Usher-Path",
+    "WWW-Authenticate",
+)
+
+
+class PeerError(Exception):
+    """Another region did not do what it was asked, for a fault of its own, of ours or of the way. `outcome`: a word."""
+
+    outcome = "failed"
+
+
+class PeerTimedOutError(PeerError):
+    """It did not answer in time; whether it did what it was asked is unknown."""
+
+    outcome = "timed_out"
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A request to hand on: of a caller's, only what is named here. `path` holds nothing that a caller could choose."""
+
+    method: str
+    path: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    body: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerAnswer:
+    """An answer, read whole."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class PeerClient:
+    """Speaks to the signaling of all peers over one pool of connections.
+
+    Args:
+        tokens: the region tokens now.
+        tls: whose certificates are believed.
+        transport: replaces the network in tests.
+        tracer: opens a span for each request.
+    """
+
+    def __init__(
+        self,
+        tokens: Callable[[], RegionTokens],
+        tls: ssl.SSLContext,
+        transport: httpx.AsyncBaseTransport | None = None,
+        tracer: Tracer | None = None,
+    ) -> None:
+        self._tokens = tokens
+        self._tls = tls
+        self._tracer = tracer or NoTracer()
+        self._closing = BackgroundTasks(MAX_CLOSING)
+        limits = httpx.Limits(max_connections=1000, max_keepalive_connections=200, keepalive_expiry=30)
+        self._http = httpx.AsyncClient(
+            transport=transport,
+            verify=tls,
+            limits=limits,
+            headers={"Accept-Encoding": "identity"},
+            trust_env=False,
+            follow_redirects=False,
+        )
+
+    async def close(self) -> None:
+        """End what is under way and close all connections."""
+        await self._closing.wait()
+        await self._http.aclose()
+
+    async def ask(self, base: str, passed: Passed, origin: Origin, within: float) -> PeerAnswer:
+        """Hand a request on, for `within` seconds. The answer is 2xx and has no headers but those for the caller.
+
+        An offer that was not answered in time, or whose answer makes no sense, is closed: it may have made a call.
+
+        Raises ApiError, what the peer says to the caller; PeerError.
+        """
+        name = f"{passed.method} {passed.path}" if origin.request_id else passed.method
+        with self._tracer.call(name, {"http.request.method": passed.method, "usher.region": httpx.URL(base).host}):
+            try:
+                return _checked(await self._send(base, passed, origin, within))
+            except (PeerError, asyncio.CancelledError):
+                if origin.request_id is not None:
+                    self._closing.start(self._close_request(base, origin))
+                raise
+
+    async def observe(self, base: str, path: str, authorization: str, origin: Origin) -> ClientConnection:
+        """Open a side-band at a peer; the caller closes the connection. Raises ApiError, PeerError."""
+        url = base.replace("http", "ws", 1) + path
+        try:
+            return await connect(
+                url,
+                additional_headers={"Authorization": authorization, **origin.headers(self._tokens())},
+                ssl=self._tls if url.startswith("wss:") else None,
+                proxy=None,
+                compression=None,
+                max_size=MAX_EVENT,
+                open_timeout=CONTROL_S,
+                close_timeout=CLOSE_S,
+            )
+        except InvalidStatus as error:
+            response = error.response
+            headers = Headers(dict(response.headers.raw_items()))
+            raise _refusal(response.status_code, headers, bytes(response.body or b"")) from None
+        except TimeoutError:
+            raise PeerTimedOutError(f"{base} opened no side-band within {CONTROL_S:g} s") from None
+        except (OSError, InvalidHandshake, InvalidURI) as error:
+            raise PeerError(f"{base}: {type(error).__name__}: {error}") from None
+
+    async def _close_request(self, base: str, origin: Origin) -> None:
+        passed = Passed("DELETE", f"{REQUESTS}/{origin.request_id}")
+        try:
+            _ = await self._send(base, passed, Origin(origin.region), CLOSE_S)
+        except PeerError as error:
+            log.warning("could not close an offer that another region may have answered", error=str(error))
+
+    async def _send(self, base: str, passed: Passed, origin: Origin, within: float) -> PeerAnswer:
+        headers = {**passed.headers, **origin.headers(self._tokens())}
+        if traceparent := self._tracer.traceparent():
+            headers["traceparent"] = traceparent
+        try:
+            # httpx limits each phase; the caller needs a limit on the whole.
+            async with asyncio.timeout(within):
+                async with self._http.stream(
+                    passed.method,
+                    base + passed.path,
+                    params=passed.query or None,
+                    content=passed.body or None,
+                    headers=headers,
+                    timeout=within,
+                ) as response:
+                    body = await _read_bounded(response)
+        except (TimeoutError, httpx.TimeoutException):
+            raise PeerTimedOutError(f"{base} did not answer within {within:.1f} s") from None
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise PeerError(f"{base}: {type(error).__name__}: {error}") from None
+        return PeerAnswer(response.status_code, Headers(response.headers), body)
+
+
+async def _read_bounded(response: httpx.Response) -> bytes:
+    if response.headers.get("Content-Encoding", "identity") != "identity":
+        raise PeerError("a compressed answer, though none was asked for")
+    answer = bytearray()
+    async for chunk in response.aiter_raw():
+        answer += chunk
+        if len(answer) > MAX_ANSWER:
+            raise PeerError(f"an answer of more than {MAX_ANSWER} bytes")
+    return bytes(answer)
+
+
+def _checked(answer: PeerAnswer) -> PeerAnswer:
+    """Return an answer that is 2xx. Raises ApiError with a refusal that is signaling's, PeerError for anything else."""
+    if not 200 <= answer.status < 300:
+        raise _refusal(answer.status, Headers(dict(answer.headers)), answer.body)
+    headers = {name: answer.headers[name] for name in HANDED_BACK if name in answer.headers}
+    return PeerAnswer(answer.status, headers, answer.body)
+
+
+def _refusal(status: int, headers: Headers, body: bytes) -> Exception:
+    """What an answer that is not 2xx means."""
+    try:
+        error = ErrorAnswer.model_validate_json(body).error if media_type(headers) == JSON else None
+    except ValidationError:
+        error = None
+    if error is None:
+        return PeerError(f"HTTP status {status} without an error of signaling: is something else in front of it?")
+    if error.code == WRONG_TOKEN:
+        return PeerError("it does not take our region token: --region-token-file has to be the same in both regions")
+    kept = {name: headers[name] for name in HANDED_BACK if name in headers and name != "Content-Type"}
+    return ApiError(status, error.code, error.message, param=error.param, headers=kept)

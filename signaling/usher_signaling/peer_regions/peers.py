@@ -1,0 +1,230 @@
+"""The other regions as signaling uses them: who is asked at all, what came of it, and the books.
+
+Rules:
+* Offers to a region that failed go by the rules of `breaker`, so that a dead region costs a few of them its time-out.
+* One that has no room says so; for a second nobody asks it again.
+* A request about a call has one region to go to, so it is tried whatever the breaker says.
+* Each region has at most `MAX_UNDER_WAY` requests of ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import SystemRandom
+
+import httpx
+import structlog
+from starlette.datastructures import Headers
+from websockets.asyncio.client import ClientConnection
+
+from usher_core.errors import LocalError
+from usher_signaling.breaker import Breaker
+from usher_signaling.calls import new_request_id
+from usher_signaling.errors import ApiError, unavailable
+from usher_signaling.metrics import Metrics
+from usher_signaling.peer_regions.client import CONTROL_S, Passed, PeerAnswer, PeerClient, PeerError, PeerTimedOutError
+from usher_signaling.peer_regions.origin import Origin, RegionTokens, read_origin
+from usher_signaling.peer_regions.table import PeerRegion, PeerTable
+from usher_signaling.tracing import Tracer
+
+log = structlog.get_logger()
+
+MAX_UNDER_WAY = 256
+FULL_S = 1.0
+DEADLINE_SHARE = 0.8
+"""Of the time that we wait for an offer, a peer may use so much: the rest is for the way there and back. So it has
+given up, and begins nothing new, when we tell it to close what it may have made."""
+WORN_OUT_KEYS = frozenset(("client_secret_expired", "client_secret_used", "token_expired"))
+FULL_CODES = frozenset(("no_transceiver", "too_many_requests"))
+
+
+class PassedOverError(Exception):
+    """A region was not asked, or took no call: another place is to be tried. `refusal`: its words, if it had any."""
+
+    def __init__(self, refusal: ApiError | None = None) -> None:
+        super().__init__()
+        self.refusal = refusal
+
+
+@dataclass(slots=True)
+class _State:
+    breaker: Breaker
+    under_way: int = 0
+    full_until: float = float("-inf")
+
+
+@dataclass(slots=True)
+class _Outcome:
+    word: str = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """All peers. `table` and `tokens` give what the files say now, `now` monotonic seconds."""
+
+    table: Callable[[], PeerTable]
+    tokens: Callable[[], RegionTokens] | None
+    client: PeerClient
+    metrics: Metrics
+    now: Callable[[], float]
+    _states: dict[str, _State] = field(default_factory=dict)
+
+    def origin(self, headers: Headers) -> Origin | None:
+        """Return what a peer says of the request that it hands on, None for others. Raises ApiError 403 or 400."""
+        if self.tokens is None:
+            return None
+        try:
+            origin = read_origin(self.tokens(), headers)
+        except ApiError as error:
+            self.metrics.from_regions.labels(error.code).inc()
+            raise
+        if origin is not None:
+            self.metrics.from_regions.labels("taken").inc()
+        return origin
+
+    async def offer(self, name: str, passed: Passed, region: str, within: float) -> PeerAnswer:
+        """Hand an offer of a client of `region` to a peer.
+
+        Raises PassedOverError when another place is to be tried, and ApiError for what the caller is to hear.
+        """
+        peer, state, now = self.table().find(name), self._state(name), self.now()
+        if peer is None or now < state.full_until or state.under_way >= MAX_UNDER_WAY:
+            raise self._passed_over(name, "skipped")
+        attempt = state.breaker.begin(now)
+        if attempt is None:
+            raise self._passed_over(name, "skipped")
+        origin = Origin(region, new_request_id(), within * DEADLINE_SHARE)
+        well: bool | None = None
+        try:
+            with self._books(name, "offer") as outcome:
+                answer = await self.client.ask(peer.url, passed, origin, within)
+                _check_placed(answer)
+                outcome.word = "answered"
+                well = True
+                return answer
+        except PeerError as error:
+            well = False
+            log.warning("another region took no call", region=name, outcome=error.outcome, error=str(error))
+            raise PassedOverError from None
+        except ApiError as error:
+            well = True
+            if _is_for_caller(error):
+                raise
+            if error.code in FULL_CODES:
+                state.full_until = self.now() + FULL_S
+            log.warning("another region took no call", region=name, outcome="refused", code=error.code)
+            raise PassedOverError(error) from None
+        finally:
+            if state.breaker.end(attempt, self.now(), well=well):
+                log.warning(
+                    "another region is away" if state.breaker.is_away else "another region is back", region=name
+                )
+
+    async def pass_on(self, peer: PeerRegion, passed: Passed, own: str) -> PeerAnswer:
+        """Hand on a request about a call. Raises ApiError."""
+        with self._for_caller(peer.name, "request"):
+            return await self.client.ask(peer.url, passed, Origin(own), CONTROL_S)
+
+    async def observe(self, peer: PeerRegion, path: str, authorization: str, own: str) -> ClientConnection:
+        """Open a side-band of a call; the caller closes the connection. Raises ApiError."""
+        with self._for_caller(peer.name, "side_band"):
+            return await self.client.observe(peer.url, path, authorization, Origin(own))
+
+    def away_count(self) -> int:
+        """How many regions are asked seldom, because they failed."""
+        return sum(state.breaker.is_away for state in self._states.values())
+
+    def keep(self) -> None:
+        """Forget regions that the file names no more."""
+        for name in self._states.keys() - set(self.table().names):
+            del self._states[name]
+
+    def _state(self, name: str) -> _State:
+        return self._states.setdefault(name, _State(Breaker(SystemRandom())))
+
+    def _passed_over(self, name: str, outcome: str) -> PassedOverError:
+        self.metrics.region_forwards.labels(name, "offer", outcome).inc()
+        return PassedOverError()
+
+    @contextlib.contextmanager
+    def _for_caller(self, name: str, kind: str) -> Iterator[None]:
+        """Hold a place, and make of a failure what the caller should learn of it."""
+        if self._state(name).under_way >= MAX_UNDER_WAY:
+            self.metrics.region_forwards.labels(name, kind, "skipped").inc()
+            raise unavailable("too_many_requests", "Too many requests to the region of this call are under way.")
+        try:
+            with self._books(name, kind) as outcome:
+                yield
+                outcome.word = "answered"
+        except PeerError as error:
+            log.warning("the region of a call did not do as asked", region=name, error=str(error))
+            if isinstance(error, PeerTimedOutError):
+                raise ApiError(504, "region_timeout", "The region of this call did not answer in time.") from None
+            raise ApiError(502, "region_failed", "The region of this call could not be reached, or failed.") from None
+
+    @contextlib.contextmanager
+    def _books(self, name: str, kind: str) -> Iterator[_Outcome]:
+        state, outcome = self._state(name), _Outcome()
+        state.under_way += 1
+        try:
+            yield outcome
+        except PeerError as error:
+            outcome.word = error.outcome
+            raise
+        except ApiError:
+            outcome.word = "refused"
+            raise
+        finally:
+            state.under_way -= 1
+            self.metrics.region_forwards.labels(name, kind, outcome.word).inc()
+
+
+def build_peers(
+    table: Callable[[], PeerTable],
+    tokens: Callable[[], RegionTokens] | None,
+    ca_file: Path | None,
+    metrics: Metrics,
+    now: Callable[[], float],
+    transport: httpx.AsyncBaseTransport | None,
+    tracer: Tracer,
+) -> Peers:
+    """Make the client and what uses it. Raises LocalError when the file of certificates can't be read."""
+    client = PeerClient(tokens or _no_tokens, _tls(ca_file), transport, tracer)
+    return Peers(table, tokens, client, metrics, now)
+
+
+def _tls(ca_file: Path | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except OSError as error:  # SSLError is one
+        raise LocalError(f"--region-ca-file {ca_file} can't be used: {error}", "give certificates in PEM") from None
+
+
+def _no_tokens() -> RegionTokens:
+    raise LocalError("there is no region token", "give --region-token-file")
+
+
+def _is_for_caller(error: ApiError) -> bool:
+    """Whether a refusal is the caller's fault or its limit, so that no other place would do better.
+
+    A key that we know and a peer does not (401, 403) is a fault of the files, and an address that is none (404, 405)
+    one of the regions file.
+    """
+    if error.code in WORN_OUT_KEYS or error.code == "backend_failed":
+        return True
+    return 400 <= error.status < 500 and error.status not in (401, 403, 404, 405)
+
+
+def _check_placed(answer: PeerAnswer) -> None:
+    """Raise PeerError for an answer to an offer that places no call."""
+    location = answer.headers.get("Location", "")
+    if (
+        answer.status != 201
+        or "/rtc_" not in location
+        or not answer.headers.get("Content-Type", "").startswith("application/sdp")
+    ):
+        raise PeerError("an answer to an offer that is none of signaling's")
