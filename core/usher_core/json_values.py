@@ -19,6 +19,13 @@ def read_json(text: str | bytes) -> Any:
     return json.loads(text, parse_constant=_no_constant, parse_float=_finite)
 
 
+def has_more_parts(text: str, most: int) -> bool:
+    """Tell whether a JSON text has more than `most` values, a few texts with many commas or brackets in them counted as
+    well. Reading takes its time by the part and not by the byte, so look first where it may not take long.
+    """
+    return len(text) > most and text.count(",") + text.count("[") + text.count("{") > most
+
+
 def write_json(value: Any) -> str:
     """Return a value as JSON without blanks."""
     return json.dumps(value, separators=(",", ":"))

@@ -6,6 +6,8 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
 
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
@@ -16,6 +18,9 @@ from websockets.utils import accept_key
 
 from tests.integration.test_realtime_connection import make_certificate, port_of
 from tests.transceiver_rig import until
+from usher_transceiver.backends.realtime import budget, paced
+from usher_transceiver.backends.realtime.budget import Share
+from usher_transceiver.backends.realtime.counters import RealtimeCounters
 from usher_transceiver.backends.realtime.paced import MAX_AT_ONCE, MAX_UNSENT, PacedConnection
 
 EMPTY_PING = b"\x89\x00"
@@ -43,10 +48,11 @@ async def flood(frames: bytes) -> AsyncIterator[int]:
         yield port_of(server)
 
 
-def dial(port: int, tls: ssl.SSLContext | None = None) -> connect:
+def dial(port: int, tls: ssl.SSLContext | None = None, counters: RealtimeCounters | None = None) -> connect:
     scheme = "ws" if tls is None else "wss"
     uri = f"{scheme}://127.0.0.1:{port}"
-    return connect(uri, ssl=tls, max_queue=4, compression=None, create_connection=PacedConnection)
+    paced: Any = partial(PacedConnection, share=Share(counters or RealtimeCounters()))
+    return connect(uri, ssl=tls, max_queue=4, max_size=4 << 20, compression=None, create_connection=paced)
 
 
 @pytest.mark.parametrize("frame", [EMPTY_PING, SMALL_EVENT], ids=["pings", "events"])
@@ -113,6 +119,67 @@ async def test_all_that_a_server_said_before_it_closed_arrives_in_order(
                 await asyncio.sleep(0.02)  # the library holds up the socket meanwhile
     assert heard == sent
     assert socket.close_code == CloseCode.NORMAL_CLOSURE
+
+
+def half_a_message(size: int) -> bytes:
+    """Return the beginning of a text frame of 4 MiB."""
+    return b"\x81\x7f" + (4 << 20).to_bytes(8, "big") + b"x" * size
+
+
+async def test_what_is_read_and_not_taken_is_known_and_nothing_of_it_is_left_in_the_end() -> None:
+    counters = RealtimeCounters()
+
+    async def speak(socket: ServerConnection) -> None:
+        for text in ("é" * 50_000, b"bytes", "x" * 300_000):
+            await socket.send(text)
+            _ = await socket.ping()
+        await socket.wait_closed()
+
+    async with serve(speak, "127.0.0.1", 0) as server, asyncio.timeout(20):
+        async with dial(port_of(server), counters=counters) as socket:
+            assert isinstance(socket, PacedConnection)
+            await until(lambda: counters.held_bytes >= 400_005, "all is read")
+            for left in (300_005, 300_000, 0):
+                await socket.take()
+                assert left <= counters.held_bytes <= left + MAX_AT_ONCE
+        socket.forget()
+    assert counters.held_bytes == 0
+
+
+async def test_a_call_that_holds_much_gets_no_more_while_all_hold_too_much_and_is_cut_off_if_that_stays_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(budget, "MAX_BYTES", 600_000)
+    monkeypatch.setattr(budget, "OWN_BYTES", 200_000)
+    monkeypatch.setattr(paced, "ROOM_LOOK_S", 0.01)
+    counters = RealtimeCounters()
+    others, more = Share(counters), asyncio.Event()
+
+    async def halves(socket: ServerConnection) -> None:
+        socket.transport.write(half_a_message(3 << 20))
+        async with asyncio.timeout(10):
+            await more.wait()
+        socket.transport.write(b"x")
+        await socket.wait_closed()
+
+    async with (
+        serve(halves, "127.0.0.1", 0, close_timeout=0.1) as server,
+        asyncio.timeout(20),
+        dial(port_of(server), counters=counters) as socket,
+    ):
+        await until(lambda: counters.held_back == 1, "as much as there is room for is read")
+        # What one read of the socket brought beyond, and no more.
+        assert counters.held_bytes <= 600_000 + (256 << 10) + MAX_AT_ONCE
+        monkeypatch.setattr(budget, "MAX_BYTES", 4 << 20)
+        await until(lambda: counters.held_bytes >= (3 << 20) - MAX_AT_ONCE, "with room the rest is read")
+        others.set(4 << 20)
+        monkeypatch.setattr(paced, "ROOM_LIMIT_S", 0.1)
+        more.set()
+        with pytest.raises(ConnectionClosed):
+            await socket.recv()
+        assert isinstance(socket, PacedConnection)
+        socket.forget()
+    assert counters.held_bytes == 4 << 20
 
 
 async def drain(socket: ClientConnection) -> None:

@@ -4,140 +4,25 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
-from openai.types.realtime import RealtimeClientEvent, RealtimeServerEvent
-from pydantic import TypeAdapter
 
+from tests.realtime_rig import GA_ULAW, PCM, SPEECH_STARTED, Rig, silence
 from usher_transceiver.backends.realtime import faults
-from usher_transceiver.backends.realtime.bridge import LOOK_S, MAX_EVENTS_WAITING, MAX_ID, PLAY_OUT_S, Bridge
+from usher_transceiver.backends.realtime.bridge import (
+    LOOK_S,
+    MAX_EVENT_PARTS,
+    MAX_EVENTS_WAITING,
+    MAX_ID,
+    PLAY_OUT_S,
+)
+from usher_transceiver.backends.realtime.budget import MAX_BYTES, Share
 from usher_transceiver.backends.realtime.counters import DIRECTIONS, DROPS, OUTCOMES, TRUNCATIONS, RealtimeCounters
 from usher_transceiver.backends.realtime.metrics import RealtimeCollector
-from usher_transceiver.backends.realtime.outbox import Outbox
 from usher_transceiver.backends.realtime.session_audio import MAX_CODED
-from usher_transceiver.media.frame import FRAME_BYTES, AudioFrame, Origin
-
-OURS_TO_CLIENT: TypeAdapter[Any] = TypeAdapter(RealtimeServerEvent)
-OURS_TO_SERVER: TypeAdapter[Any] = TypeAdapter(RealtimeClientEvent)
-SPEECH_STARTED = {"type": "input_audio_buffer.speech_started", "audio_start_ms": 0, "item_id": "item_u"}
-GA_ULAW = {"type": "realtime", "audio": {"input": {"format": {"type": "audio/pcmu"}}}}
-
-
-PCM = {"type": "realtime", "audio": {"input": {"format": {"type": "audio/pcm", "rate": 24_000}}}}
-
-
-def silence(ms: int) -> bytes:
-    return bytes(ms * 48)
-
-
-class FakeCall:
-    """A play queue in virtual time, and what the client is told."""
-
-    def __init__(self) -> None:
-        self.queue = bytearray()
-        self.played = bytearray()
-        self.events: list[dict[str, Any]] = []
-        self.texts: list[str] = []
-        self.session: Mapping[str, Any] | None = None
-        self.ended = ""
-        self.events_waiting_bytes = 0
-
-    @property
-    def queued_ms(self) -> int:
-        return len(self.queue) // 48
-
-    def play(self, pcm: bytes) -> int:
-        self.queue += pcm
-        return len(pcm) // 48
-
-    def clear(self) -> int:
-        dropped = self.queued_ms
-        self.queue.clear()
-        return dropped
-
-    def send_event(self, event: dict[str, Any]) -> None:
-        OURS_TO_CLIENT.validate_python({"event_id": "event_1", **event}, strict=True)
-        assert not self.ended
-        self.events.append(event)
-
-    def forward(self, event: dict[str, Any], text: str) -> None:
-        assert json.loads(text) == event
-        self.events.append(event)
-        self.texts.append(text)
-
-    def adopt_session(self, session: Mapping[str, Any]) -> None:
-        self.session = session
-
-    def end_when_told(self, reason: str) -> None:
-        self.ended = reason
-
-
-class Rig:
-    def __init__(
-        self, *, truncates: bool = True, given: Mapping[str, Any] | None = None, secrets: tuple[str, ...] = ()
-    ) -> None:
-        self.now = 100.0
-        self.call = FakeCall()
-        self.counters = RealtimeCounters()
-        self.outbox = Outbox(self.counters)
-        self.bridge = Bridge(self.call, self.outbox, self.counters, truncates=truncates, secrets=secrets)
-        self.bridge.begin(given or {})
-
-    def server(self, **event: Any) -> None:
-        self.bridge.on_upstream(self.now, json.dumps(event))
-
-    def client(self, **event: Any) -> None:
-        self.bridge.on_client_event(self.now, event, json.dumps(event))
-
-    def hear(self, pcm: bytes = bytes(FRAME_BYTES)) -> None:
-        self.bridge.on_frame(self.now, AudioFrame(pcm, 0, Origin.RECEIVED))
-
-    def speak(self, response: str, item: str, ms: int, *, ends: bool = True, name: str = "output_audio") -> None:
-        self.server(type="response.created", response={"id": response})
-        ids = {"response_id": response, "item_id": item, "content_index": 0}
-        for _ in range(0, ms, 100):
-            self.server(type=f"response.{name}.delta", delta=base64.b64encode(silence(100)).decode(), **ids)
-        if ends:
-            self.server(type=f"response.{name}.done", **ids)
-            self.server(type="response.done", response={"id": response, "status": "completed"})
-
-    def wait(self, ms: int) -> None:
-        """Let time pass: every 20 ms the call plays a frame, and the bridge looks when it said it would."""
-        look_at = self.now + (self.bridge.look_in or 0)
-        for _ in range(0, ms, 20):
-            self.now += 0.02
-            self.call.played += self.call.queue[:FRAME_BYTES]
-            del self.call.queue[:FRAME_BYTES]
-            if self.bridge.look_in is not None and self.now >= look_at - 0.001:
-                self.bridge.look(self.now)
-                look_at = self.now + (self.bridge.look_in or 0)
-
-    def sent(self, *kinds: str) -> list[dict[str, Any]]:
-        """What goes to the server, except audio."""
-        events = []
-        while (text := self.outbox.take()) is not None:
-            event = json.loads(text)
-            OURS_TO_SERVER.validate_python(event)
-            events.append(event)
-        return [event for event in events if event["type"] in kinds or not kinds]
-
-    def appended(self) -> list[bytes]:
-        """The audio that goes to the server."""
-        events = map(json.loads, iter(self.outbox.take, None))
-        return [base64.b64decode(event["audio"]) for event in events if event["type"] == "input_audio_buffer.append"]
-
-    @property
-    def kinds(self) -> list[str]:
-        return [event["type"].removeprefix("output_audio_buffer.") for event in self.call.events]
-
-    def cuts(self) -> list[tuple[str, int, int]]:
-        return [
-            (event["item_id"], event["content_index"], event["audio_end_ms"])
-            for event in self.sent("conversation.item.truncate")
-        ]
+from usher_transceiver.media.frame import FRAME_BYTES
 
 
 def test_the_given_session_is_the_first_message_without_what_only_servers_say() -> None:
@@ -530,16 +415,66 @@ def test_audio_comes_down_in_the_format_of_the_session_at_its_own_length_and_lev
     assert (item, end) == ("i", 500 + 100)
 
 
-def test_half_a_minute_of_g711_in_one_piece_is_played_and_more_is_dropped() -> None:
-    rig = Rig()
-    ids = {"type": "response.output_audio.delta", "response_id": "r", "item_id": "i", "content_index": 0}
-    more = base64.b64encode(b"\xff" * (MAX_CODED + 1)).decode()
+def g711_answer(rig: Rig, seconds: int) -> None:
     rig.server(type="session.updated", session={"output_audio_format": "g711_ulaw"})
-    rig.server(**ids, delta=more)
-    assert rig.counters.dropped_bytes["bad_audio"] == MAX_CODED + 1
-    rig.server(**ids, delta=base64.b64encode(b"\xff" * MAX_CODED).decode())
-    rig.wait(31_000)
-    assert len(rig.call.played) == len(silence(30_000))
+    rig.server(type="response.created", response={"id": "r"})
+    delta = base64.b64encode(b"\xff" * 8_000 * seconds).decode()
+    rig.server(type="response.output_audio.delta", response_id="r", item_id="i", content_index=0, delta=delta)
+
+
+def test_minutes_of_g711_in_one_piece_are_decoded_a_little_at_a_time_and_all_played() -> None:
+    rig = Rig()
+    g711_answer(rig, 60)
+    looks = 0
+    while not rig.bridge.wants_more:
+        assert rig.bridge.look_in == 0, "nothing is read until it is done, which is soon"
+        rig.bridge.look(rig.now)
+        looks += 1
+    assert looks == 60 * 8_000 // MAX_CODED - 1
+    rig.wait(61_000)
+    assert len(rig.call.played) == len(silence(60_000))
+
+
+def test_g711_that_is_not_decoded_yet_comes_before_the_next_message_and_is_dropped_by_an_interruption() -> None:
+    rig = Rig()
+    g711_answer(rig, 20)
+    rig.server(type="response.output_audio.done", response_id="r", item_id="i", content_index=0)
+    assert rig.bridge.waiting_bytes == len(silence(20_000 - 400))
+    g711_answer(rig, 20)
+    rig.client(type="output_audio_buffer.clear")
+    assert rig.counters.dropped_bytes["cancelled_audio"] == 20 * 8_000 - MAX_CODED
+    assert rig.bridge.wants_more
+    rig.wait(1_000)
+    assert rig.bridge.waiting_bytes == 0
+    assert rig.counters.held_bytes == 0
+
+
+def test_a_message_of_too_many_parts_is_not_read_and_one_of_much_text_is() -> None:
+    rig = Rig()
+    rig.bridge.on_upstream(rig.now, '{"type":"many","parts":[%s]}' % ",".join("0" * MAX_EVENT_PARTS))
+    assert rig.counters.dropped_bytes["bad_event"] == 2 * MAX_EVENT_PARTS + 25
+    rig.server(type="much", text="word " * 50_000)
+    assert rig.kinds == ["much"]
+
+
+def test_a_call_that_holds_much_audio_is_not_read_while_all_calls_hold_too_much() -> None:
+    rig = Rig()
+    others = Share(rig.counters)
+    others.set(MAX_BYTES)
+    rig.speak("r", "i", 20_000, ends=False)
+    assert rig.bridge.wants_more, "a call may always hold a little"
+    rig.speak("r", "i", 5_000)
+    assert not rig.bridge.wants_more
+    assert rig.bridge.look_in is not None
+    assert rig.counters.held_back == 1
+    rig.wait(5_000)
+    assert rig.bridge.wants_more, "it was played"
+    rig.speak("s", "j", 5_000)
+    assert not rig.bridge.wants_more
+    others.set(0)
+    assert rig.bridge.wants_more, "others hold less"
+    rig.bridge.forget()
+    assert rig.counters.held_bytes == 0
 
 
 def test_an_error_that_quotes_a_secret_is_passed_without_it_and_any_other_as_it_is_written() -> None:

@@ -6,7 +6,9 @@ import itertools
 import json
 from typing import Any
 
-from usher_transceiver.events import MAX_WAITING, EventHub
+import pytest
+
+from usher_transceiver.events import MAX_WAITING, WRITTEN_AT_ONCE, EventHub
 
 
 class Call:
@@ -107,3 +109,21 @@ def test_what_is_no_event_goes_no_further_and_is_answered_here() -> None:
         "invalid_json",
     ]
     assert call.to_server == []
+
+
+@pytest.mark.parametrize("kind", ["session.update", "transcription_session.update"])
+def test_a_few_bytes_that_make_the_server_say_a_large_session_again_are_asked_for_a_bounded_number_of_times(
+    kind: str,
+) -> None:
+    call = Call()
+    call.hub.on_open()
+    large = json.dumps({"type": f"{kind}d", "session": {"instructions": "x" * 100_000}})
+    for _ in range(100):
+        asked = len(call.to_server)
+        assert call.hub.on_message(0.0, f'{{"type":"{kind}","session":{{}}}}')
+        if len(call.to_server) > asked:
+            call.from_server(large)
+    assert 8 <= len(call.to_server) <= WRITTEN_AT_ONCE / 100_000 + 1
+    refused = [json.loads(text) for text in call.sent if '"error"' in text]
+    assert {event["error"]["code"] for event in refused} == {"rate_limit_exceeded"}
+    assert len(refused) == 100 - len(call.to_server)

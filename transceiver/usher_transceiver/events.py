@@ -29,7 +29,7 @@ from typing import Any, Protocol
 
 from usher_core.errors import RemoteError
 from usher_core.event_policy import OPEN, EventPolicy
-from usher_core.json_values import is_deeper, merge, read_json, write_json
+from usher_core.json_values import has_more_parts, is_deeper, merge, read_json, write_json
 from usher_transceiver.error_event import error_event
 from usher_transceiver.event_policy import refusal, visible
 from usher_transceiver.rate import TokenBucket
@@ -51,11 +51,15 @@ everybody's audio some 0.2 ms a KB. An ordinary session of 2 KB may change 32 ti
 """
 REFUSALS_PER_SECOND, REFUSALS_AT_ONCE = 1.0, 200.0
 """Events refused for their number; who goes on beyond does so on purpose."""
+_UPDATES = frozenset({"session.update", "transcription_session.update"})
+_UPDATED = frozenset({"session.created", "session.updated", "transcription_session.updated"})
 _FIXED = ("id", "object", "type")
 MAX_NESTING = 128
 """Levels of a message. What the parser can read is not all that can be merged and written again without running out of
 stack.
 """
+MAX_PARTS = 16_384
+"""Of a message; reading so many takes half as long as a frame of audio lasts."""
 
 Event = dict[str, Any]
 
@@ -108,6 +112,7 @@ class EventHub:
         self.not_allowed = 0
         self._to_server = to_server
         self._is_adopted = False
+        self._servers_session_bytes = 0
         # Another server's is not known yet.
         self._session_text = write_json(session) if to_server is None else ""
         self._max_session_bytes = max_session_bytes
@@ -159,16 +164,16 @@ class EventHub:
             if event["type"] == "session.update":
                 self._remind(now)
             return True
+        is_update = event["type"] in _UPDATES
+        if is_update and not self._written_bytes.take(now, self._writings * self._session_bytes + len(message)):
+            return self._refuse(now, "Too many updates of so large a session: send fewer.", event)
         if self._to_server is not None:
             text = message if isinstance(message, str) and policy == OPEN else write_json(event)
             self._pass_on(self._to_server, event, text)
             return True
-        is_update = event["type"] == "session.update"
-        if is_update and not self._written_bytes.take(now, self._writings * len(self._session_text) + len(message)):
-            return self._refuse(now, "Too many updates of so large a session: send fewer.", event)
         if self._observers:
             self._show(event, write_json(event), of_client=True)
-        if is_update and not self._update(event):
+        if event["type"] == "session.update" and not self._update(event):
             return True
         if self._backend_ready:
             self._hand_over(event)
@@ -200,6 +205,8 @@ class EventHub:
 
     def forward(self, event: Event, text: str) -> None:
         """Send an event of the server behind the backend to the client as it is written."""
+        if event["type"] in _UPDATED:
+            self._servers_session_bytes = len(text)
         self._send_out(event, text)
 
     def _send_out(self, event: Event, text: str) -> None:
@@ -293,6 +300,11 @@ class EventHub:
             observer.dropped(reason)
 
     @property
+    def _session_bytes(self) -> int:
+        """What an update of the session makes somebody write, and here makes it be read."""
+        return len(self._session_text) if self._to_server is None else self._servers_session_bytes
+
+    @property
     def _writings(self) -> int:
         """How often the session has to be written when it changes: once, and for each who sees only a part of it."""
         policies = (self._policy, *(view.policy for view in self._observers.values()))
@@ -335,7 +347,10 @@ def parse_event(message: str | bytes) -> Event:
     Raises RemoteError: `invalid_json`, `invalid_event` (no object, or no `type`).
     """
     try:
-        event = read_json(message)
+        text = message if isinstance(message, str) else message.decode()
+        if has_more_parts(text, MAX_PARTS):
+            raise RemoteError("invalid_json", f"The message has more than {MAX_PARTS} parts.")
+        event = read_json(text)
     except (ValueError, RecursionError):
         raise RemoteError("invalid_json", "The message is not JSON.") from None
     if is_deeper(event, MAX_NESTING):

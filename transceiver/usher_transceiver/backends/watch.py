@@ -38,7 +38,7 @@ class BackendWatch:
         self._unlogged = 0
 
     async def run(self, of: Coroutine[Any, Any, Result], session: str, backend: str) -> Result:
-        """Run somebody's coroutine, and look at each step of it; `watched_tasks.py` does so for tasks that it starts."""
+        """Run somebody's coroutine, and look at each step of it; `watched_tasks.py` does so for the tasks it starts."""
         watched_by.set((self, session, backend))
         return await WatchedCoroutine(of, self, session, backend)
 

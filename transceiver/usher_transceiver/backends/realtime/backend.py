@@ -78,11 +78,13 @@ class RealtimeBackend:
             self._changed()
 
     async def close(self, reason: str) -> None:
-        self._bridge = None
+        bridge, self._bridge = self._bridge, None
         if self._timer is not None:
             self._timer.cancel()
         if self._connection is not None:
             await self._connection.close()
+        if bridge is not None:
+            bridge.forget()
         self._outbox.clear()
 
     def _changed(self) -> None:

@@ -13,7 +13,10 @@ Rules:
 * Barge-in: speech (unless the session says that it does not interrupt) and the client's `clear` drop what waits of all
   responses, and what still comes for those that are being made; a cancelled response drops its own. Each part that lost
   audio is truncated at what was played of it, unless the server does that itself.
-* While too much waits, audio to be played or events for the client, `wants_more` is False and the server is not read.
+* While too much waits, audio to be played or events for the client, `wants_more` is False and the server is not read;
+  what a call may hold of audio also depends on all others (budget.py). Much G.711 in one piece is decoded a little at a
+  time, for the sake of other calls' audio, and nothing is read meanwhile.
+* A message of more than `MAX_EVENT_PARTS` parts is dropped unread: to read it would hold up other calls as well.
 * A lost server: what waits is played, 30 s at most; then one `error` event, and the call ends.
 
 What the session's input format is to be is known when a `session.update` goes up, since the server takes what it gets
@@ -28,13 +31,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, TypeGuard
 
 from usher_core.errors import RemoteError
-from usher_core.json_values import is_deeper, read_json, write_json
+from usher_core.json_values import has_more_parts, is_deeper, read_json, write_json
 from usher_transceiver.backends.protocol import AudioFrame, Event
+from usher_transceiver.backends.realtime.budget import Share
 from usher_transceiver.backends.realtime.counters import RealtimeCounters
 from usher_transceiver.backends.realtime.faults import Fault
 from usher_transceiver.backends.realtime.outbox import Outbox
 from usher_transceiver.backends.realtime.playout import Change, Part, Playout
 from usher_transceiver.backends.realtime.session_audio import (
+    PCM_BYTES_PER_CODED,
     Format,
     FromUpstream,
     InputFormat,
@@ -58,6 +63,8 @@ MAX_EVENTS_WAITING = 524_288
 """Bytes of events on their way to the client; the largest one still fits into its channel beside them."""
 MAX_ACTIVE = 16
 """Responses that are being made at once; servers make one, and some beside the conversation."""
+MAX_EVENT_PARTS = 16_384
+"""Reading so many takes half as long as a frame lasts. Texts of any length are read fast."""
 MAX_NESTING = 128
 """Levels of a session object, which is written again for observers; a deeper one is passed and not kept."""
 MAX_ID = 512
@@ -117,6 +124,8 @@ class Bridge:
         self._truncates = truncates
         self._secrets = secrets
         self._playout = Playout()
+        self._held = Share(counters)
+        self._undecoded: tuple[Part, memoryview] | None = None
         self._input = InputFormat()
         self._to_upstream = ToUpstream()
         self._from_upstream = FromUpstream()
@@ -132,13 +141,27 @@ class Bridge:
     @property
     def wants_more(self) -> bool:
         """Whether the server should be read."""
-        return not self._playout.is_full and self._call.events_waiting_bytes <= MAX_EVENTS_WAITING
+        if self._undecoded is not None or self._playout.is_full or not self._held.has_room():
+            return False
+        return self._call.events_waiting_bytes <= MAX_EVENTS_WAITING
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What came of the server and was neither played nor taken by the client."""
+        return self._audio_bytes + self._call.events_waiting_bytes
+
+    @property
+    def _audio_bytes(self) -> int:
+        undecoded = 0 if self._undecoded is None else len(self._undecoded[1])
+        return self._playout.waiting_bytes + undecoded * PCM_BYTES_PER_CODED
 
     @property
     def look_in(self) -> float | None:
         """Seconds until `look` has something to do at the latest; None: no earlier than something happens."""
         if self._over or (self._playout.is_idle and self._fault is None and self.wants_more):
             return None
+        if self._undecoded is not None and not self._playout.is_full:
+            return 0.0
         return BEGIN_LOOK_S if self._playout.is_about_to_begin else LOOK_S
 
     # The client
@@ -181,6 +204,8 @@ class Bridge:
     def on_upstream(self, now: float, text: str) -> None:
         """Take a message of the server."""
         self._counters.events["from_upstream"] += 1
+        while self._undecoded is not None:
+            self._decode_some()
         try:
             event = _parse(text)
         except RemoteError:
@@ -256,10 +281,17 @@ class Bridge:
         except ValueError:
             self._counters.dropped_bytes["bad_audio"] += len(delta)
             return
-        if not self._from_upstream.takes(data):
-            self._counters.dropped_bytes["bad_audio"] += len(data)
-        elif not self._playout.add(part, self._from_upstream(part, data)):
-            self._counters.dropped_bytes["cancelled_audio"] += len(data)
+        self._undecoded = part, memoryview(data)
+
+    def _decode_some(self) -> None:
+        assert self._undecoded is not None
+        part, coded = self._undecoded
+        most = self._from_upstream.most_at_once or len(coded)
+        piece, rest = bytes(coded[:most]), coded[most:]
+        self._undecoded = (part, rest) if rest else None
+        if not self._playout.add(part, self._from_upstream(part, piece)):
+            self._counters.dropped_bytes["cancelled_audio"] += len(coded)
+            self._undecoded = None
 
     def _part(self, event: Event) -> Part:
         response_id, item_id, index = event.get("response_id"), event.get("item_id"), event.get("content_index")
@@ -292,6 +324,7 @@ class Bridge:
         self._fault = fault
         self._play_until = now + PLAY_OUT_S
         self._outbox.clear()
+        self._drop_undecoded()
         self._settle()
         self._tell(self._playout.finish_all())
         self.look(now)
@@ -302,6 +335,8 @@ class Bridge:
         """Note what was played, and hand over what is to be played next."""
         if self._over:
             return
+        if self._undecoded is not None and not self._playout.is_full:
+            self._decode_some()
         self._settle()
         self._hand_over()
         if self._fault is not None and (now >= self._play_until or self._is_quiet):
@@ -321,6 +356,16 @@ class Bridge:
         pcm = self._playout.take(self._call.queued_ms)
         if pcm:
             self._call.play(pcm)
+        self._held.set(self._audio_bytes)
+
+    def forget(self) -> None:
+        """The call is over: nothing is held any more."""
+        self._held.set(0)
+
+    def _drop_undecoded(self) -> None:
+        if self._undecoded is not None:
+            self._counters.dropped_bytes["cancelled_audio"] += len(self._undecoded[1])
+            self._undecoded = None
 
     def _tell(self, changes: Iterable[Change]) -> None:
         for change in changes:
@@ -331,6 +376,8 @@ class Bridge:
 
     def _interrupt(self, responses: tuple[str, ...] | None) -> None:
         """Drop audio of these responses, None: of all, those being made too. What was played has been settled."""
+        if self._undecoded is not None and (responses is None or self._undecoded[0].response_id in responses):
+            self._drop_undecoded()
         stopped = self._playout.interrupt(responses)
         self._playout.cancel(tuple(self._active) if responses is None else responses)
         if not stopped.responses:
@@ -356,6 +403,8 @@ class Bridge:
 
 
 def _parse(text: str) -> Event:
+    if has_more_parts(text, MAX_EVENT_PARTS):
+        raise RemoteError("bad_event", "the server's message has too many parts")
     try:
         event = read_json(text)
     except (ValueError, RecursionError):

@@ -3,7 +3,8 @@
 Rules:
 * A reader and a writer, each a task: what one waits for holds up neither the other nor the call's audio.
 * While the bridge wants no more, the socket is not read; TCP then slows the server down.
-* A message that can't be written within `STALL_LIMIT_S`, or no room for what comes for `FULL_LIMIT_S`, ends it.
+* A message that can't be written within `STALL_LIMIT_S`, or that for `FULL_LIMIT_S` nothing of what came is played or
+  passed on while there is no room for more, ends it.
 * Redirects are not followed: the key is for this server.
 * Neither log nor fault names address, key or header; not even the library may log.
 """
@@ -13,6 +14,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from functools import partial
+from typing import cast
 
 from structlog.typing import FilteringBoundLogger
 from websockets.asyncio.client import ClientConnection, connect
@@ -20,20 +23,21 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 
 from usher_transceiver.backends.realtime import faults
 from usher_transceiver.backends.realtime.bridge import Bridge
+from usher_transceiver.backends.realtime.budget import Share
 from usher_transceiver.backends.realtime.counters import RealtimeCounters
 from usher_transceiver.backends.realtime.faults import Fault
 from usher_transceiver.backends.realtime.outbox import Outbox
-from usher_transceiver.backends.realtime.paced import PacedConnection
+from usher_transceiver.backends.realtime.paced import MAX_MESSAGE, PacedConnection
 from usher_transceiver.backends.realtime.upstream import Target, silent_logger
 
 STALL_LIMIT_S = 20.0
 """A network that comes back within it costs the audio beyond 5 s, not the call."""
+STALL_LOOK_S = 1.0
+"""A timer for each message would cost more than the message."""
 FULL_LIMIT_S = 30.0
 PING_S = 20.0
 """Balancers cut what is silent for a minute. Nobody waits for the pong: a reader that is held back would not see it."""
 CLOSE_LIMIT_S = 1.0
-MAX_MESSAGE = 4 << 20
-"""Of the server: 65 s of audio. Reading one of that size takes about as long as half a frame lasts."""
 MAX_FRAMES = 4
 """Messages read ahead, each of which may be as large."""
 
@@ -77,6 +81,7 @@ class Connection:
         self._log = log
         self._may_write = asyncio.Event()
         self._may_read = asyncio.Event()
+        self._writing_since: float | None = None
         self._task: asyncio.Task[None] | None = None
         self._outcome = "abandoned"
 
@@ -88,8 +93,7 @@ class Connection:
     def wake(self) -> None:
         """There may be something to send, or room for what comes."""
         self._may_write.set()
-        if self._bridge.wants_more:
-            self._may_read.set()
+        self._may_read.set()
 
     async def close(self) -> None:
         """The call is over: close at once."""
@@ -121,9 +125,9 @@ class Connection:
     def _count(self, _task: asyncio.Task[None]) -> None:
         self._counters.calls[self._outcome] += 1
 
-    async def _open(self) -> ClientConnection:
+    async def _open(self) -> PacedConnection:
         target = self._target
-        return await _Connect(
+        socket = await _Connect(
             target.url,
             additional_headers=target.headers,
             ssl=target.tls,
@@ -135,15 +139,19 @@ class Connection:
             max_queue=MAX_FRAMES,
             compression=None,
             logger=silent_logger(),
-            create_connection=PacedConnection,
+            # A class for the library's types, which calls it.
+            create_connection=cast("type[ClientConnection]", partial(PacedConnection, share=Share(self._counters))),
         )
+        assert isinstance(socket, PacedConnection)
+        return socket
 
-    async def _talk(self, socket: ClientConnection) -> Fault:
-        tasks = [asyncio.create_task(self._read(socket)), asyncio.create_task(self._write(socket))]
+    async def _talk(self, socket: PacedConnection) -> Fault:
+        parts = self._read(socket), self._write(socket), self._watch_writing()
+        tasks = [asyncio.create_task(part) for part in parts]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             # What the server said last came before the writer found it gone.
-            if tasks[0] not in done and done.pop().result().outcome == "closed":
+            if tasks[0] not in done and any(task.result().outcome == "closed" for task in done):
                 return await tasks[0]
             return next(task.result() for task in tasks if task.done())
         except Exception as error:  # noqa: BLE001 - a fault of ours ends this call only
@@ -154,12 +162,12 @@ class Connection:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _read(self, socket: ClientConnection) -> Fault:
+    async def _read(self, socket: PacedConnection) -> Fault:
         while True:
             if not self._bridge.wants_more and not await self._has_room():
                 return faults.OVERFULL
             try:
-                message = await socket.recv()
+                message = await socket.take()
             except ConnectionClosed as error:
                 return faults.closed(error.rcvd.code if error.rcvd is not None else None)
             try:
@@ -172,10 +180,16 @@ class Connection:
             self._changed()
 
     async def _has_room(self) -> bool:
-        """Wait for room; False when there is none for too long."""
+        """Wait for room; False when nothing of what waits has gone for too long."""
+        while not self._bridge.wants_more:
+            if not await self._gets_less(self._bridge.waiting_bytes):
+                return False
+        return True
+
+    async def _gets_less(self, waiting: int) -> bool:
         try:
             async with asyncio.timeout(FULL_LIMIT_S):
-                while not self._bridge.wants_more:
+                while not self._bridge.wants_more and self._bridge.waiting_bytes >= waiting:
                     self._may_read.clear()
                     await self._may_read.wait()
         except TimeoutError:
@@ -189,14 +203,19 @@ class Connection:
                 self._may_write.clear()
                 await self._may_write.wait()
                 continue
+            self._writing_since = self._clock()
             try:
-                async with asyncio.timeout(STALL_LIMIT_S):
-                    await socket.send(text)
-            except TimeoutError:
-                return faults.STALLED
+                await socket.send(text)
             except ConnectionClosed as error:
                 return faults.closed(error.rcvd.code if error.rcvd is not None else None)
+            self._writing_since = None
             self._counters.events["to_upstream"] += 1
+
+    async def _watch_writing(self) -> Fault:
+        while True:
+            await asyncio.sleep(STALL_LOOK_S)
+            if self._writing_since is not None and self._clock() - self._writing_since >= STALL_LIMIT_S:
+                return faults.STALLED
 
 
 def fault_of(error: Exception) -> Fault:
@@ -219,7 +238,7 @@ def _code_in(body: bytes | bytearray | None) -> object:
         return None
 
 
-async def _close(socket: ClientConnection) -> None:
+async def _close(socket: PacedConnection) -> None:
     try:
         async with asyncio.timeout(CLOSE_LIMIT_S):
             await socket.close()
@@ -227,3 +246,4 @@ async def _close(socket: ClientConnection) -> None:
         pass
     finally:
         socket.transport.abort()
+        socket.forget()

@@ -41,5 +41,9 @@ class RealtimeCounters:
     truncations: Counter[str] = field(default_factory=_zeros(TRUNCATIONS))
     queued_bytes: int = 0
     """What waits for all WebSockets together."""
+    held_bytes: int = 0
+    """What came from all WebSockets and was neither played nor passed on yet."""
+    held_back: int = 0
+    """How often a server was not read because all calls together held too much."""
     connects: Histogram = field(default_factory=lambda: Histogram(CONNECT_BUCKETS_S))
     """Seconds that connections took to be made."""

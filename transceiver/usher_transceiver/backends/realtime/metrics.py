@@ -8,7 +8,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from usher_transceiver.backends.realtime.counters import RealtimeCounters
-from usher_transceiver.metric_families import counters, gauge, histogram
+from usher_transceiver.metric_families import counter, counters, gauge, histogram
 
 
 class RealtimeCollector(Collector):
@@ -30,3 +30,6 @@ class RealtimeCollector(Collector):
         yield counters("realtime_dropped_bytes", text, "reason", counted.dropped_bytes)
         yield counters("realtime_truncations", "Interrupted parts of answers", "kind", counted.truncations)
         yield gauge("realtime_queued_bytes", "Waiting for the WebSockets of all calls", counted.queued_bytes)
+        yield gauge("realtime_held_bytes", "Come from the WebSockets of all calls and not played", counted.held_bytes)
+        text = "How often a server was not read because all calls together held too much"
+        yield counter("realtime_held_back", text, counted.held_back)

@@ -107,6 +107,11 @@ class Playout:
         return not self._handed and not self._waiting
 
     @property
+    def waiting_bytes(self) -> int:
+        """Audio that was received and not handed over."""
+        return self._waiting_bytes
+
+    @property
     def is_full(self) -> bool:
         """Whether so much waits that no more should be received."""
         return (
