@@ -28,8 +28,8 @@ class Progress(Protocol):
 class Plan:
     """What `usher call` was asked for.
 
-    `record`: where to write what came back; `any_reply`: see `result.faults`; `region`: see `CallsApi`; `trace`: whether
-    to ask for the hops of each call.
+    `record`: where to write what came back; `any_reply`: see `result.faults`; `region`: see `CallsApi`; `trace`: its
+    hops are asked for.
     """
 
     url: str

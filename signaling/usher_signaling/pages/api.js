@@ -6,6 +6,8 @@ export const CALLS = new URL("realtime/calls", API);
 const ANSWER_WITHIN_MS = 15_000;
 /** For what a person should not have to wait for. */
 const TOLD_WITHIN_MS = 2_000;
+/** `?region=region-2` in this page's address asks for transceivers there, where the server believes it (`usher up` does). */
+const REGION = new URLSearchParams(location.search).get("region");
 
 const authorization = (key) => (key ? { Authorization: `Bearer ${key}` } : {});
 
@@ -33,7 +35,7 @@ async function post(url, { type, body, bearer, key, signal, more }) {
   try {
     const response = await fetch(url, {
       method: "POST",
-      headers: { "Content-Type": type, ...authorization(bearer) },
+      headers: { "Content-Type": type, ...authorization(bearer), ...(REGION && { "Usher-Region": REGION }) },
       body,
       cache: "no-store",
       signal: AbortSignal.any([signal, late]),
@@ -95,10 +97,10 @@ export function openSideBand(callId, key) {
   return new WebSocket(url, ["realtime", ...(key ? [`openai-insecure-api-key.${key}`] : [])]);
 }
 
-/** What the server tells about the call, or null: it is information only, a call goes on without it. With its transceiver a call has ended, too. */
-export async function describeCall(url, key) {
+/** What the server tells about the call, with trace its hops as well, or null: it is information only, a call goes on without it. With its transceiver a call has ended, too. */
+export async function describeCall(url, key, { trace = false } = {}) {
   try {
-    const response = await fetch(url, { headers: authorization(key), cache: "no-store", signal: AbortSignal.timeout(TOLD_WITHIN_MS) });
+    const response = await fetch(trace ? `${url}?trace=1` : url, { headers: authorization(key), cache: "no-store", signal: AbortSignal.timeout(TOLD_WITHIN_MS) });
     if (response.status === 410) return { state: "ended", end_reason: "gone" };
     return response.ok ? await response.json() : null;
   } catch {

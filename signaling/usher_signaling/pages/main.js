@@ -11,6 +11,7 @@ import * as view from "./view.js";
 
 const STATE_EVERY_MS = 1000; // while connecting
 const STATS_EVERY_MS = 1000;
+const HOPS_EVERY = 5; // readings
 const METER_TEXT_EVERY_MS = 500;
 const MOST_READINGS = 60;
 
@@ -26,6 +27,9 @@ class Visit {
   #levels = {};
   #stages = {};
   #readings = [];
+  #read = 0;
+  #hops = [];
+  #region = null;
   #stats = null;
   #timer = 0;
   #frame = 0;
@@ -137,22 +141,36 @@ class Visit {
     if (this.#timer === 0) return;
     this.#readings = [...this.#readings, reading].slice(-MOST_READINGS);
     view.showStats(this.#readings);
+    if (this.#read++ % HOPS_EVERY === 1) this.#describe({ trace: true });
+    this.#showHops();
     view.showClock((performance.now() - this.#stages.dtls) / 1000);
-    if (reading.relay) view.showFact("relay", endpoint(reading.relay));
+    if (reading.relay) view.showFact("relay", [endpoint(reading.relay), this.#region].filter(Boolean).join("\n"));
     if (reading.local) view.showFact("browser", ["this page", reading.local.networkType].filter((part) => part && part !== "unknown").join(", "));
   }
 
-  async #describe() {
+  async #describe({ trace = false } = {}) {
     if (!this.#call.url) return;
-    const told = await describeCall(this.#call.url, this.#key);
+    const told = await describeCall(this.#call.url, this.#key, { trace });
     if (!told) return;
     if (told.state === "ended") this.#call.endedByServer();
     const { path = {}, backend, timings } = told;
+    if (path.hops) this.#hops = path.hops;
+    this.#region = path.relay_region;
     if (path.relay && !this.#stats) view.showFact("relay", path.relay);
-    const owner = [path.cluster !== undefined && `cluster ${path.cluster}`, seat(path.transceiver)].filter(Boolean);
+    const owner = [path.cluster !== undefined && `cluster ${path.cluster}`, seat(path.transceiver), path.region].filter(Boolean);
     if (owner.length) view.showFact("transceiver", owner.join("\n"));
     if (backend) view.showFact("backend", backend);
     if (timings) view.showServerTimings(timings);
+  }
+
+  /** The client's own hop is what the others leave of the round trip of its checks. */
+  #showHops() {
+    const own = this.#hops[0];
+    const others = this.#hops.slice(1).map(({ rtt_ms: rtt }) => rtt ?? undefined);
+    const { rttMs } = this.#readings.at(-1) ?? {};
+    const rest = rttMs === undefined || others.includes(undefined) ? undefined : Math.max(0, rttMs - others.reduce((sum, rtt) => sum + rtt, 0));
+    view.showHops(this.#hops.map((hop, i) => ({ ...hop, ms: hop === own ? rest : others[i - 1] })));
+    if (this.#hops.some(({ to }) => to === "home")) view.showFact("home", "by a trunk");
   }
 
   #onUnsteady(unsteady) {

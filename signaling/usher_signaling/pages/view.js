@@ -2,7 +2,7 @@
 import { inWords } from "./problems.js";
 
 const $ = (id) => document.getElementById(id);
-const STOPS = ["browser", "relay", "transceiver", "backend"];
+const STOPS = ["browser", "relay", "home", "transceiver", "backend"];
 const SPARK_POINTS = 60;
 
 const PHASES = {
@@ -104,12 +104,32 @@ export function showHalo(amount) {
 
 /** Lights the path up to and with `stop`; null puts all lights out. */
 export function lightPath(stop) {
-  const lit = stop === null ? -1 : STOPS.indexOf(stop);
-  for (const item of $("path").children) {
-    const at = STOPS.indexOf(item.dataset.stop);
+  const stops = [...$("path").children].filter((item) => !item.hidden);
+  const lit = stops.findIndex((item) => item.dataset.stop === stop);
+  for (const [at, item] of stops.entries()) {
     item.classList.toggle("lit", at <= lit);
     item.classList.toggle("busy", stop !== null && at === lit + 1);
     item.querySelector(".state").textContent = at <= lit ? "connected" : "not connected";
+  }
+}
+
+/**
+ * hops: [{from, to, ms}] as the server names them, ms undefined where not known; none hides the times.
+ * A call that enters at the relay of another cluster has an ingress and a home: one stop more.
+ */
+export function showHops(hops) {
+  const home = document.querySelector("#path [data-stop=home]");
+  const isTrunk = hops.some(({ to }) => to === "home");
+  if (home.hidden === isTrunk) {
+    home.hidden = !isTrunk;
+    home.classList.toggle("lit", isTrunk && home.previousElementSibling.classList.contains("lit"));
+    home.querySelector(".state").textContent = home.classList.contains("lit") ? "connected" : "not connected";
+    $("relay-title").textContent = isTrunk ? "Ingress relay" : "Relay";
+  }
+  for (const stop of ["relay", "home", "transceiver"]) {
+    const hop = hops.find(({ to }) => to === stop || (to === "ingress" && stop === "relay"));
+    $(`hop-${stop}`).hidden = hop?.ms === undefined;
+    $(`hop-${stop}`).textContent = ms(hop?.ms);
   }
 }
 
@@ -118,6 +138,7 @@ export function showFact(stop, text) {
 }
 
 export function clearNumbers() {
+  showHops([]);
   showFact("browser", "this page");
   for (const stop of STOPS.slice(1)) showFact(stop, "–");
   for (const row of $("timings").children) {
