@@ -1,4 +1,4 @@
-"""What many made-up examples run through, unit tests run through, too: to count their lines would take as long again."""
+"""What many made-up examples run through, unit tests run through too: to count their lines takes as long again."""
 
 import pytest
 
