@@ -14,13 +14,14 @@ from aiortc.rtp import RtpPacket as StockPacket
 
 from benches.voice.speech import OPUS, RED
 from usher_core.rtp import is_rtcp
-from usher_transceiver.media.codec import Codec
+from usher_transceiver.media.codec import Codec, EncoderSettings
 from usher_transceiver.media.frame import FRAME_BYTES, FRAME_SAMPLES, SAMPLE_RATE, SILENCE, AudioFrame, Origin
 from usher_transceiver.media.resample import Decimator, low_pass
 from usher_transceiver.media.rtp import RtpPacket, build_rtp
 from usher_transceiver.media.stream import AudioStream, StreamParameters
 
 OURS = 0x1111
+_ENCODER = EncoderSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +50,13 @@ class End(Protocol):
 class UsherEnd:
     """`AudioStream` as a session has it; says `pcm`, or nothing."""
 
-    def __init__(self, codec: Codec, pcm: bytes = b"", *, red: bool = False) -> None:
+    def __init__(
+        self, codec: Codec, pcm: bytes = b"", *, red: bool = False, encoder: EncoderSettings = _ENCODER
+    ) -> None:
         self.heard: list[HeardFrame] = []
         self.heard_from = 0.0
         self._now = 0.0
-        parameters = StreamParameters(OURS, "bench", OPUS, red_payload_type=RED if red else None)
+        parameters = StreamParameters(OURS, "bench", OPUS, encoder=encoder, red_payload_type=RED if red else None)
         self.stream = AudioStream(parameters, codec, self._hear, 0.0, Random(1))
         self.stream.play(pcm)
 

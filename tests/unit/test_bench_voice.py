@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 
-from benches.voice.ends import HeardFrame
+from benches.voice.call import Weather, run
+from benches.voice.ends import End, HeardFrame, StockEnd, UsherEnd
 from benches.voice.goals import goals
 from benches.voice.rows import Row, rows
 from benches.voice.score import longest_stall, score
-from benches.voice.speech import speech
+from benches.voice.speech import browser_packets, speech
 from tests.media_tone import frames_of
+from usher_transceiver.media.codec import EncoderSettings
 from usher_transceiver.media.frame import FRAME_BYTES, SAMPLE_RATE, SILENCE, Origin
 from usher_transceiver.media.opus import LibOpus
 
@@ -46,6 +48,22 @@ def test_a_stall_is_what_was_made_up_and_no_pause_of_the_speaker() -> None:
     assert longest_stall([received, made_up, made_up, received, made_up, received]) == 0.04
     # Beyond 100 ms a decoder gives up and is silent; it is the same stall.
     assert longest_stall([received, *[made_up] * 5, pause, pause, received]) == pytest.approx(0.14)
+
+
+@pytest.mark.needs("libopus")
+def test_with_stocks_bitrate_a_client_without_loss_hears_as_much_so_the_rest_of_the_path_takes_nothing() -> None:
+    def understood(far: End) -> float:
+        ear = UsherEnd(LibOpus())
+        packets = browser_packets(SENTENCES, loss_percent=0, fec=False, red=False)
+        run(packets, ear, far, Weather(0.0, 0.0), len(SENTENCES) / 48_000 + 1, 0)
+        return score(SENTENCES, 0.0, ear.heard, ear.heard_from).stoi
+
+    stock, ours = (
+        understood(StockEnd(SENTENCES)),
+        understood(UsherEnd(LibOpus(), SENTENCES, encoder=EncoderSettings(bitrate=96_000))),
+    )
+    assert stock == pytest.approx(0.998, abs=0.002)
+    assert ours >= stock - 0.0005
 
 
 @pytest.mark.needs("libopus")
