@@ -32,7 +32,10 @@ def goals(rows: Sequence[Row], flow_bytes: Mapping[str, float], network: str) ->
     """Return all goals that these rows can tell, those of single packets as seen on `network`."""
     table = {(row.what, row.direction, row.engine): row for row in rows if row.network == network}
     flows = {(row.what, row.engine): row for row in rows if row.what.endswith("flows")}
-    return [*_forwarding(table), *_bundling(table), *_hostile(table), *_latency(table), *_flows(flows, flow_bytes)]
+    # Where every part of the way is the same.
+    trunks = {(row.what, row.direction, row.engine): row for row in rows if row.network == "loopback"}
+    singles = [*_forwarding(table), *_bundling(table), *_hostile(table), *_latency(table)]
+    return [*singles, *_trunks(trunks), *_flows(flows, flow_bytes)]
 
 
 Table = Mapping[tuple[str, str, str], Row]
@@ -70,6 +73,15 @@ def _latency(table: Table) -> Iterator[Goal]:
     through, direct = table[what, "up", "native"].latency(), table[what, "direct", "native"].latency()
     for name, most, nth in (("p50", 40.0, 0), ("p99", 100.0, 1)):
         yield Goal(f"latency that the native engine adds at 20 k/s, {name}", most, through[nth] - direct[nth], "us")
+
+
+def _trunks(table: Table) -> Iterator[Goal]:
+    for hop, way, load in (
+        (hop, way, load) for hop in ("ingress", "home") for way in ("up", "down") for load in (10, 30)
+    ):
+        row, direct = (table.get((f"trunk, {load}%", way, engine)) for engine in (hop, "native"))
+        if row and direct:
+            yield Goal(f"{hop} relay of a trunk against one without, {way}, {load}%", 1.3, row.ratio(direct))
 
 
 def _flows(flows: Mapping[tuple[str, str], Row], flow_bytes: Mapping[str, float]) -> Iterator[Goal]:

@@ -28,7 +28,8 @@ enum { STAMP_AT = 16, BUCKET_NS = 250, BUCKETS = 80000, HOSTILE = 1 << 20 };
 enum kind { RTP, STUN, UNKNOWN, JUNK, FORGED, TAMPERED, MIX };
 static const char *const KINDS[] = {"rtp", "stun", "unknown", "junk", "forged", "tampered", "mix"};
 
-struct relay { struct sockaddr_in to, upstream; };
+// The return slot of each transceiver's answers is 0 where no trunk is on the way.
+struct relay { struct sockaddr_in to, upstream; uint16_t slots[MOST_TRANSCEIVERS]; };
 struct plan {
     int port, burst, ms, size, hostile, sample, flows, stamp;
     double rate;
@@ -259,7 +260,7 @@ static void answer(const uint8_t *record, void *context) {
     uint32_t client = get32(record + 19) - net - 1, t = client % (uint32_t)transceiver_count;
     if (client - opening->first >= CHUNK) return;
     memset(payload, 0, 24), payload[0] = 0x80, put32(payload + 8, client);
-    uint8_t *begin = hop_write(payload, 24, DATA | TO_CLIENT, ALIVE, FIRST_POD + t, record + 3, unix_ms());
+    uint8_t *begin = hop_write(payload, 24, DATA | TO_CLIENT, ALIVE, FIRST_POD + t, record + 3, unix_ms(), opening->relay->slots[t]);
     sendto(opening->fd, begin, OVERHEAD + 24, 0, (struct sockaddr *)&opening->relay->upstream, sizeof opening->relay->upstream);
 }
 
@@ -282,7 +283,7 @@ static bool open_chunk(struct relay *relay, uint32_t first, uint32_t count) {
                 opening.fd = transceivers[t];
                 for (int length; (length = receive_one(transceivers[t], in, &from)) > 0;) {
                     if (in[1] == WHO_HAS) continue;  // a question from before
-                    relay->upstream = from;
+                    relay->upstream = from, relay->slots[t] = get16(in + 16);
                     if (hop_read(in, (size_t)length, DATA, unix_ms(), answer, &opening) < 0) return false;
                 }
             }
@@ -336,7 +337,7 @@ static int send_burst(const struct plan *plan, struct relay *relay) {
         } else {
             uint8_t type = plan->direction == 'd' ? DATA | TO_CLIENT : DATA;
             client_path(client, path);
-            payload = hop_write(payload, (uint16_t)size, type, ALIVE, FIRST_POD + t, path, time_ms);
+            payload = hop_write(payload, (uint16_t)size, type, ALIVE, FIRST_POD + t, path, time_ms, plan->direction == 'd' ? relay->slots[t] : 0);
             push(n, payload, OVERHEAD + size, plan->direction == 'd' ? &relay->upstream : &transceiver_names[t], 0);
         }
     }

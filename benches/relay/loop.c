@@ -161,7 +161,7 @@ static void from_clients(int listener, int upstream) {
         }
         if (!flow->used) continue;
         flow->packets++, flow->bytes += length, flow->seen = now;
-        uint8_t *begin = hop_write(payload, (uint16_t)length, DATA, 0, FIRST_POD + flow->transceiver, path, time_ms);
+        uint8_t *begin = hop_write(payload, (uint16_t)length, DATA, 0, FIRST_POD + flow->transceiver, path, time_ms, 0);
         push(sends++, begin, OVERHEAD + length, &transceivers[flow->transceiver], NULL);
     }
     send_all(upstream, sends);

@@ -128,18 +128,23 @@ class Cpu:
 
 
 class Relay(Program):
-    """One of the relays that are compared."""
+    """One of the relays that are compared.
 
-    def __init__(self, name: str, folder: Path, load: Load, cpu: int, most_flows: int) -> None:
+    `ingress` sends all to the trunk of `home`; what is measured of `home` enters there, at the port of `ingress`.
+    """
+
+    def __init__(self, name: str, folder: Path, load: Load, cpu: int, most_flows: int, trunk: int = 0) -> None:
         self.name = name
         places = [load.network.transceivers, *map(str, load.ready["transceivers"])]
         engine = [sys.executable, str(HERE / "engine.py")]
         commands = {
             "go": [str(folder / "reference")],
             "c": [str(folder / "loop"), str(most_flows)],
-            "native": [*engine, "native", "0", str(most_flows)],
-            "bundled": [*engine, "native", "1", str(most_flows)],
-            "python": [*engine, "python", "1", str(most_flows)],
+            "native": [*engine, "native", "0", str(most_flows), "alone"],
+            "bundled": [*engine, "native", "1", str(most_flows), "alone"],
+            "python": [*engine, "python", "1", str(most_flows), "alone"],
+            "home": [*engine, "native", "0", str(most_flows), "home"],
+            "ingress": [*engine, "native", "0", str(most_flows), f"ingress={trunk}"],
         }
         super().__init__([*load.network.relay_prefix, *commands[name], *places], cpu)
         self.port = int(self.ready["port"])

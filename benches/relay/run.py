@@ -28,6 +28,8 @@ from benches.relay.rows import Plan, Rig, Row, run
 
 ENGINES = ("native", "bundled", "go", "c", "python")
 SINGLE = ("native", "go", "c", "python")
+OF_TRUNK = ("native", "ingress", "home")
+"""Compared on loopback, where every part of the way is the same."""
 ATTACKS = ("unknown", "junk", "forged", "tampered", "mix")
 FLOW_COUNTS = (1_000, 100_000, 1_000_000)
 LATENCY_RATE = 20_000
@@ -70,7 +72,31 @@ def rig(folder: Path, network: Network, options: argparse.Namespace) -> Iterator
         for name in ENGINES:
             relays.append(Relay(name, folder, load, options.cpus[1], 20_000))
             stack.callback(relays[-1].end)
+        if network is LOOPBACK:
+            relays += trunk(stack, folder, load, options)
         yield Rig(load, relays, options.rounds, options.ms)
+
+
+def trunk(stack: ExitStack, folder: Path, load: Load, options: argparse.Namespace) -> list[Relay]:
+    """Start the two relays of a trunk."""
+    home = Relay("home", folder, load, options.cpus[1], 20_000)
+    stack.callback(home.end)
+    ingress = Relay("ingress", folder, load, options.cpus[1], 20_000, trunk=int(home.ready["trunk"]))
+    stack.callback(ingress.end)
+    home.port = ingress.port
+    return [ingress, home]
+
+
+def over_a_trunk(rig: Rig, results: Results) -> None:
+    """What each relay of a trunk takes, beside one that has the transceivers itself, and what one more hop adds."""
+    single = {"burst": 1, "stamp": 1, "sample": 8}
+    plans = []
+    for way in ("up", "down"):
+        whole = results.capacity[f"{rig.network}/{way}/go"]
+        # Both share a CPU: at half of Go's capacity it would be full.
+        plans += [Plan(f"trunk, {part:.0%}", way, dict.fromkeys(OF_TRUNK, part * whole)) for part in (0.1, 0.3)]
+        plans.append(Plan("trunk, latency", way, dict.fromkeys(("native", "ingress"), LATENCY_RATE), single))
+    rig.measure(plans)
 
 
 def compare(rig: Rig, results: Results) -> None:
@@ -78,7 +104,7 @@ def compare(rig: Rig, results: Results) -> None:
     rig.refresh()
     plans = []
     for direction in ("up", "down"):
-        engines = [relay for relay in rig.relays if relay.name != "bundled" or direction == "up"]
+        engines = [relay for relay in rig.relays if relay.name in (ENGINES if direction == "up" else SINGLE)]
         for relay in engines:
             results.capacity[f"{rig.network}/{direction}/{relay.name}"] = rig.capacity(relay, direction)
         names = [relay.name for relay in engines]
@@ -193,6 +219,8 @@ def main() -> int:
         for name in options.networks.split(","):
             with veth() if name == "veth" else nullcontext(LOOPBACK) as network, rig(folder, network, options) as here:
                 compare(here, results)
+                if name == "loopback":
+                    over_a_trunk(here, results)
                 if name == options.networks.split(",")[-1]:
                     look_closer(here, results)
                 results.rows += here.rows

@@ -62,13 +62,14 @@ static inline uint64_t siphash(const uint8_t *in, size_t length) {
     return a ^ b ^ c ^ d;
 }
 
-// Writes both headers in front of `payload` and returns where the datagram begins. `type` includes the direction.
+// Writes both headers in front of `payload` and returns where the datagram begins. `type` includes the direction. What
+// has a return slot is forwarded twice.
 static inline uint8_t *hop_write(uint8_t *payload, uint16_t length, uint8_t type, uint8_t flags, uint32_t pod,
-                                 const uint8_t path[20], uint32_t time_ms) {
+                                 const uint8_t path[20], uint32_t time_ms, uint16_t slot) {
     uint8_t *outer = payload - OVERHEAD, *record = payload - RECORD;
-    outer[0] = 1, outer[1] = type, outer[2] = 0, outer[3] = 1;
+    outer[0] = 1, outer[1] = type, outer[2] = 0, outer[3] = slot ? 2 : 1;
     put16(outer + 4, CLUSTER), put32(outer + 6, pod), outer[10] = 0, outer[11] = KEY_ID;
-    put32(outer + 12, time_ms), put16(outer + 16, 0), memset(outer + MAC_AT, 0, 8);
+    put32(outer + 12, time_ms), put16(outer + 16, slot), memset(outer + MAC_AT, 0, 8);
     put16(record, length), record[2] = flags, memcpy(record + 3, path, 20), put16(record + 23, 0);
     uint64_t mac = __builtin_bswap64(siphash(outer, OVERHEAD + (length < COVERED ? length : COVERED)));
     memcpy(outer + MAC_AT, &mac, 8);

@@ -38,7 +38,7 @@ struct Batch<'a> {
     state: &'a mut State,
     keys: Arc<Keys>,
     onward: &'a mut Onward,
-    /// Where the records of a datagram stand that go on.
+    /// As in `onward`.
     kept: Vec<Range<u32>>,
     now: f64,
     stamp: Stamp,
@@ -54,13 +54,15 @@ pub fn forward<'a>(
 ) {
     state.counters.uplink.batches += 1;
     let stamp = state.stamp(unix_ms);
-    let mut batch = Batch { keys: Arc::clone(&state.keys), state, onward, kept: Vec::new(), now, stamp };
+    let kept = std::mem::take(&mut onward.kept);
+    let mut batch = Batch { keys: Arc::clone(&state.keys), state, onward, kept, now, stamp };
     for (number, (datagram, source)) in datagrams.enumerate() {
         batch.state.counters.uplink.received += 1;
         if let Err(refused) = batch.take(number as u32, datagram, source) {
             batch.state.counters.drop(refused);
         }
     }
+    batch.onward.kept = batch.kept;
 }
 
 impl Batch<'_> {

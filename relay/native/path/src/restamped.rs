@@ -23,6 +23,8 @@ pub struct Restamped {
 pub struct Onward {
     datagrams: Vec<Restamped>,
     spans: Vec<Range<u32>>,
+    /// Where the records of one datagram stand that go on; here so that no batch has to allocate it.
+    pub(crate) kept: Vec<Range<u32>>,
     /// Answers to probes, each whole.
     pub replies: Vec<(Endpoint, Vec<u8>)>,
 }

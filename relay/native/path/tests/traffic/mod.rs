@@ -10,13 +10,26 @@ use usher_relay_path::downlink::Side;
 use usher_relay_path::endpoint::{Endpoint, mapped};
 use usher_relay_path::forwarder::{Forwarder, Outbox};
 use usher_relay_path::hop::{self, ALIVE, HopMac, MAC_AT, OUTER_LENGTH, OVERHEAD, PathKey, RouteKey, TO_CLIENT};
+use usher_relay_path::inlet::OVER_A_TRUNK;
 use usher_relay_path::keys::{HopKey, IceKey, KeyState, Keys};
 use usher_relay_path::packets::Packet;
+use usher_relay_path::peers::{PLACES, Peer};
 use usher_relay_path::routes::{LiveRoute, Routes};
 use usher_relay_path::state::Limits;
 
 /// What can be moved.
-pub const CASES: [&str; 6] = ["forward", "forward-bundled", "return", "hostile-unknown", "hostile-tampered", "check"];
+pub const CASES: [&str; 10] = [
+    "forward",
+    "forward-bundled",
+    "return",
+    "hostile-unknown",
+    "hostile-tampered",
+    "check",
+    "ingress-up",
+    "ingress-down",
+    "home-up",
+    "home-down",
+];
 
 const BATCH: usize = 64;
 const FLOWS: u32 = 1_024;
@@ -24,6 +37,8 @@ const PAYLOAD: usize = 160;
 const UNIX: f64 = 1_000_000.0;
 const HOP_KEY: [u8; 16] = [3; 16];
 const HOP_KEY_ID: u8 = 1;
+const TRUNK_KEY: [u8; 16] = [4; 16];
+const TRUNK_KEY_ID: u8 = 2;
 const ROUTE: RouteKey = [0, 1, 0, 0, 0, 1, 0];
 const PASSWORD_KEY: [u8; 32] = [5; 32];
 // Of tests/vectors/ufrag.json: the key, and a ufrag of `ROUTE`.
@@ -31,19 +46,14 @@ const UFRAG_KEY: [u8; 16] =
     [0x66, 0x62, 0x5c, 0x07, 0xef, 0xea, 0x2d, 0x9e, 0xe0, 0x7e, 0x63, 0x0e, 0xfc, 0x51, 0x0e, 0xda];
 const UFRAG: &[u8; 23] = b"aDvYWZScBjvGdyxWrDMP2vA";
 
-/// Makes a forwarder with confirmed flows of the clients `0..FLOWS`.
-fn forwarder() -> Forwarder {
+/// Makes a forwarder without flows that knows `routes`, and has a trunk to cluster `other_end`.
+fn empty(routes: Routes, other_end: u16, password_key: Option<[u8; 32]>) -> Forwarder {
     let state = KeyState::Active;
-    let ice = IceKey {
-        letter: b'a',
-        clusters: vec![1],
-        ufrag_key: UFRAG_KEY,
-        password_key: Some(PASSWORD_KEY),
-        state,
-        not_before: 0,
-    };
+    let ice = IceKey { letter: b'a', clusters: vec![1], ufrag_key: UFRAG_KEY, password_key, state, not_before: 0 };
     let hop = HopKey { id: HOP_KEY_ID, key: HOP_KEY, state, not_before: 0 };
-    let keys = Keys::new(&[ice], &[hop]).unwrap_or_else(|_| panic!("keys that can be used"));
+    let trunk = HopKey { id: TRUNK_KEY_ID, key: TRUNK_KEY, state, not_before: 0 };
+    let mut keys = Keys::new(&[ice], &[hop]).unwrap_or_else(|_| panic!("keys that can be used"));
+    keys.add_trunks(&[(other_end, trunk)]);
     let limits = Limits {
         max_flows: 100_000,
         probation_per_ufrag: 16,
@@ -57,8 +67,18 @@ fn forwarder() -> Forwarder {
         questions_per_second: 1_000,
     };
     let mut forwarder = Forwarder::new(&limits, &[1], Arc::new(keys));
-    forwarder.set_routes(Routes::new([LiveRoute::new(ROUTE, transceiver(), 1_472)]));
+    forwarder.set_routes(routes);
     forwarder.tick(1.0, UNIX);
+    forwarder
+}
+
+fn one_route() -> Routes {
+    Routes::new([LiveRoute::new(ROUTE, transceiver(), 1_472)])
+}
+
+/// Makes a forwarder with confirmed flows of the clients `0..FLOWS`.
+fn forwarder() -> Forwarder {
+    let mut forwarder = empty(one_route(), 9, Some(PASSWORD_KEY));
     let (mut sends, mut outbox) = (Vec::new(), Outbox::new(BATCH, false));
     for client in 0..FLOWS {
         let answer = answer(client);
@@ -81,6 +101,27 @@ fn path(client: u32) -> PathKey {
     key
 }
 
+/// Makes an ingress relay with confirmed flows of the clients `0..FLOWS` to a transceiver of another cluster.
+fn ingress() -> Forwarder {
+    let mut ingress = empty(Routes::default(), 1, None);
+    ingress.set_peers(vec![Peer { cluster: [0, 1], addresses: vec![home()], places: [home(); PLACES] }]);
+    let (mut sends, mut outbox, valid) = (Vec::new(), Outbox::new(BATCH, false), check(true));
+    for client in 0..FLOWS {
+        outbox.slots.receive()[0].receive_area()[..valid.len()].copy_from_slice(&valid);
+        let packet = Packet { path: path(client), local: 0, length: valid.len() };
+        ingress.from_clients(1.0, UNIX, &[packet], &mut outbox);
+        let answer = over_the_trunk(client, TO_CLIENT | hop::DATA, 1);
+        let one = std::iter::once((&answer[..], home()));
+        ingress.from_hops(Side::Peers, 1.0, UNIX, one, &mut sends, &mut outbox);
+        assert_eq!(sends.len(), 1, "an answer is accepted");
+    }
+    ingress
+}
+
+fn home() -> Endpoint {
+    Endpoint { address: mapped([198, 51, 100, 7]), port: 3_479 }
+}
+
 /// An RTP packet.
 fn rtp(ssrc: u32) -> Vec<u8> {
     let mut packet = vec![0; PAYLOAD];
@@ -91,13 +132,21 @@ fn rtp(ssrc: u32) -> Vec<u8> {
 
 /// A hop datagram for a client, which says that it is alive.
 fn answer(client: u32) -> Vec<u8> {
+    datagram(client, TO_CLIENT | hop::DATA, 1, 0, (HOP_KEY_ID, HOP_KEY))
+}
+
+fn over_the_trunk(client: u32, kind: u8, hops_left: u8) -> Vec<u8> {
+    datagram(client, kind, hops_left, 0, (TRUNK_KEY_ID, TRUNK_KEY))
+}
+
+fn datagram(client: u32, kind: u8, hops_left: u8, slot: u16, (key_id, key): (u8, [u8; 16])) -> Vec<u8> {
     let mut datagram = vec![0; OVERHEAD];
     let (outer, record) = datagram.split_at_mut(OUTER_LENGTH);
     let outer: &mut [u8; OUTER_LENGTH] = outer.try_into().unwrap();
-    hop::write_outer(outer, TO_CLIENT | hop::DATA, 1, &ROUTE, HOP_KEY_ID, (UNIX * 1000.0) as u32, 0);
+    hop::write_outer(outer, kind, hops_left, &ROUTE, key_id, (UNIX * 1000.0) as u32, slot);
     hop::write_record(record.try_into().unwrap(), PAYLOAD as u16, ALIVE, &path(client), 0);
     datagram.extend(rtp(client));
-    let mut mac = HopMac::new(&HOP_KEY).begin();
+    let mut mac = HopMac::new(&key).begin();
     mac.write(&datagram[..OVERHEAD + hop::MAC_PAYLOAD_LENGTH]);
     datagram[MAC_AT..OUTER_LENGTH].copy_from_slice(&mac.finish());
     datagram
@@ -131,7 +180,18 @@ fn check(holds: bool) -> Vec<u8> {
 
 /// Moves the same batch again and again: headers are written in front of a datagram, so it stays in its slot.
 fn from_clients(batches: u32, bundle: bool, first: u32, expected: usize, make: impl Fn(u32) -> Vec<u8>) {
-    let (mut forwarder, mut outbox, mut packets) = (forwarder(), Outbox::new(BATCH, bundle), Vec::new());
+    to_transceivers(forwarder(), batches, bundle, first, expected, make);
+}
+
+fn to_transceivers(
+    mut forwarder: Forwarder,
+    batches: u32,
+    bundle: bool,
+    first: u32,
+    expected: usize,
+    make: impl Fn(u32) -> Vec<u8>,
+) {
+    let (mut outbox, mut packets) = (Outbox::new(BATCH, bundle), Vec::new());
     for (client, slot) in (first..).zip(outbox.slots.receive()) {
         let datagram = make(client);
         slot.receive_area()[..datagram.len()].copy_from_slice(&datagram);
@@ -141,7 +201,8 @@ fn from_clients(batches: u32, bundle: bool, first: u32, expected: usize, make: i
         outbox.slots.receive();
         let now = 2.0 + f64::from(batch) / 1000.0;
         forwarder.from_clients(now, UNIX, &packets, &mut outbox);
-        let records = outbox.iter().map(|(_, pieces)| pieces.count()).sum::<usize>();
+        let over_trunks = outbox.for_peers(0, 1).map(|(_, pieces)| pieces.count()).sum::<usize>();
+        let records = over_trunks + outbox.iter().map(|(_, pieces)| pieces.count()).sum::<usize>();
         assert_eq!(records, expected, "of batch {batch}");
         if !outbox.unknown().is_empty() {
             forwarder.look_up(now, UNIX, &packets, &mut outbox);
@@ -150,21 +211,40 @@ fn from_clients(batches: u32, bundle: bool, first: u32, expected: usize, make: i
 }
 
 fn from_transceivers(batches: u32) {
-    let mut forwarder = forwarder();
-    let answers: Vec<Vec<u8>> = (0..FLOWS).map(answer).collect();
+    to_clients(forwarder(), batches, Side::Transceivers, transceiver(), answer);
+}
+
+fn to_clients(mut forwarder: Forwarder, batches: u32, side: Side, source: Endpoint, make: impl Fn(u32) -> Vec<u8>) {
+    let answers: Vec<Vec<u8>> = (0..FLOWS).map(make).collect();
     let (mut sends, mut outbox) = (Vec::new(), Outbox::new(BATCH, false));
     for batch in 0..batches {
         let from = batch as usize * BATCH % answers.len();
-        let datagrams = answers[from..from + BATCH].iter().map(|answer| (&answer[..], transceiver()));
-        forwarder.from_hops(
-            Side::Transceivers,
-            2.0 + f64::from(batch) / 1000.0,
-            UNIX,
-            datagrams,
-            &mut sends,
-            &mut outbox,
-        );
+        let datagrams = answers[from..from + BATCH].iter().map(|answer| (&answer[..], source));
+        forwarder.from_hops(side, 2.0 + f64::from(batch) / 1000.0, UNIX, datagrams, &mut sends, &mut outbox);
         assert_eq!(sends.len(), BATCH, "of batch {batch}");
+    }
+}
+
+/// What a home relay sends on: towards transceivers, or back to the ingress relay.
+fn onward(batches: u32, back: bool) {
+    let (mut home, mut sends, mut outbox) = (empty(one_route(), 9, None), Vec::new(), Outbox::new(BATCH, false));
+    let ingress = Endpoint { address: mapped([203, 0, 113, 5]), port: 40_001 };
+    let up: Vec<Vec<u8>> = (0..BATCH as u32).map(|client| over_the_trunk(client, hop::DATA, OVER_A_TRUNK)).collect();
+    // The first source has slot 1.
+    let down: Vec<Vec<u8>> = (0..BATCH as u32)
+        .map(|client| datagram(client, TO_CLIENT | hop::DATA, OVER_A_TRUNK, 1, (HOP_KEY_ID, HOP_KEY)))
+        .collect();
+    home.from_ingress(1.0, UNIX, std::iter::once((&up[0][..], ingress)), &mut outbox);
+    for batch in 0..batches {
+        let now = 2.0 + f64::from(batch) / 1000.0;
+        if back {
+            let came = down.iter().map(|datagram| (&datagram[..], transceiver()));
+            home.from_hops(Side::Transceivers, now, UNIX, came, &mut sends, &mut outbox);
+        } else {
+            home.from_ingress(now, UNIX, up.iter().map(|datagram| (&datagram[..], ingress)), &mut outbox);
+        }
+        let received = if back { &down } else { &up };
+        assert_eq!(outbox.onward.iter(|number| &received[number as usize]).count(), BATCH, "of batch {batch}");
     }
 }
 
@@ -178,6 +258,14 @@ pub fn run(case: &str, batches: u32) {
         "hostile-unknown" => from_clients(batches, false, 1_000_000, 0, |client| rtp(!client)),
         "hostile-tampered" => from_clients(batches, false, 1_000_000, 0, |_| tampered.clone()),
         "check" => from_clients(batches, false, 0, BATCH, |_| valid.clone()),
+        "ingress-up" => to_transceivers(ingress(), batches, false, 0, BATCH, rtp),
+        "ingress-down" => {
+            to_clients(ingress(), batches, Side::Peers, home(), |client| {
+                over_the_trunk(client, TO_CLIENT | hop::DATA, 1)
+            });
+        }
+        "home-up" => onward(batches, false),
+        "home-down" => onward(batches, true),
         _ => panic!("the cases are {CASES:?}"),
     }
 }
