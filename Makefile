@@ -10,8 +10,8 @@ STAMP  := $(VENV)/.installed
 NATIVE := $(VENV)/.native
 PYTEST := $(BIN)/python -m pytest
 
-JOBS    ?= 4# test processes at a time; they wait more than they compute
-LIVE    ?= 3# the same for whole programs and calls, which have to keep up
+JOBS    ?= 6# test processes at a time; they wait more than they compute
+LIVE    ?= 4# the same for whole programs and calls, which have to keep up
 SECONDS ?= 10# per fuzz target
 ARGS    ?=# passed on by `make up` and `make e2e`
 
@@ -19,6 +19,9 @@ IMAGE_PREFIX ?= localhost
 TAG          ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 BUILDER      ?= $(shell for b in docker podman buildah; do command -v $$b && break; done)
 PROGRAMS     := relay transceiver signaling operator
+
+# Where whole programs are tested: to look for the few tests among all others takes seconds of each process.
+WHOLE := tests/browser tests/fuzz tests/integration
 
 # Where it is set, every start of a program would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -63,8 +66,8 @@ up: native-if-cargo ## start everything here and print `ready URL` (ARGS="--rela
 # Files begin in order of their names: in order of the number of tests the long ones would come last, and alone.
 test: native-if-cargo lint types layers ## lint, types, layers and the tests this machine can run, but long ones and e2e; no root needed
 	$(PYTEST) -n $(JOBS) -m 'not programs and not timed and not long and not e2e' --cov --cov-report=term
-	$(PYTEST) -n $(LIVE) --dist=loadfile --no-loadscope-reorder -m 'programs and not timed and not long and not e2e'
-	$(PYTEST) -m 'timed and not long and not e2e'
+	$(PYTEST) -n $(LIVE) --dist=loadfile --no-loadscope-reorder -m 'programs and not timed and not long and not e2e' $(WHOLE)
+	$(PYTEST) -m 'timed and not long and not e2e' $(WHOLE)
 
 test-long: test ## `make test`, then what takes minutes: long fuzzing, many more random examples, long calls
 	USHER_FUZZ_SECONDS=120 $(PYTEST) -n $(JOBS) --hypothesis-profile=long --timeout=1800 tests/property tests/fuzz

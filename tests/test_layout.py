@@ -129,6 +129,16 @@ def test_make_help_explains_every_target() -> None:
     assert re.findall(r"make ([a-z0-9-]+) ", shown) == phony
 
 
+def test_make_test_looks_for_whole_programs_where_they_are_tested() -> None:
+    found = re.search(r"^WHOLE := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert found
+    folders = tuple(f"{folder}/" for folder in found[1].split())
+    marker = re.compile(r"\bmark\.(programs|timed)\b")
+    marked = [short(path) for path in (ROOT / "tests").rglob("test_*.py") if marker.search(path.read_text())]
+    assert marked
+    assert [name for name in marked if not name.startswith(folders)] == []
+
+
 def test_changelog_has_the_version_of_the_project() -> None:
     headings = re.findall(r"^## \[([^\]]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert headings[0] in {"Unreleased", PROJECT["project"]["version"]}

@@ -8,7 +8,6 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from pystoi import stoi
 
 from benches.voice.ends import HeardFrame
 from usher_transceiver.media.frame import FRAME_SECONDS, SAMPLE_RATE, Origin
@@ -50,6 +49,8 @@ def score(said: bytes, said_from: float, heard: Sequence[HeardFrame], heard_from
             delays.append(lag)
         parts.append(line[at + lag : at + lag + _BLOCK])
     placed = np.concatenate(parts)
+    from pystoi import stoi  # noqa: PLC0415 - with all of SciPy, for which others of this module need not wait
+
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # pystoi warns where there is too little speech to judge
         intelligibility = float(stoi(clean[: len(placed)], placed, SAMPLE_RATE))

@@ -8,7 +8,7 @@ import pytest
 
 NATIVE = Path(__file__).parents[2] / "relay" / "native"
 TARGETS = sorted(file.stem for file in (NATIVE / "fuzz" / "fuzz_targets").glob("*.rs"))
-SECONDS = int(os.environ.get("USHER_FUZZ_SECONDS", "5"))
+SECONDS = int(os.environ.get("USHER_FUZZ_SECONDS", "2"))
 
 pytestmark = [pytest.mark.programs, pytest.mark.needs("cargo-fuzz"), pytest.mark.timeout(900)]
 

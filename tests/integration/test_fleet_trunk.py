@@ -18,7 +18,7 @@ from tests.relay_network import RelayProcess, relay_process
 from tests.trunk_rig import TRUNK_KEY
 from usher_core.keys import HopKey, KeyFile
 
-pytestmark = [pytest.mark.timed, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.programs, pytest.mark.timeout(120)]
 
 HOME, INGRESS = 1, 9
 HOMES = 2
@@ -84,6 +84,7 @@ def gaps(result: dict[str, Any]) -> list[float]:
     return sorted(call["longest_gap_ms"] for call in result["calls"])
 
 
+@pytest.mark.timed
 def test_calls_enter_at_another_cluster_and_sound_right(fleet: Fleet, trunk: Trunk) -> None:
     with calling(fleet.url, "--count=10", "--seconds=3", f"--via={trunk.ingress.udp}") as caller:
         result = caller.result()
@@ -95,7 +96,7 @@ def test_calls_enter_at_another_cluster_and_sound_right(fleet: Fleet, trunk: Tru
 
 
 def test_a_home_relay_that_dies_costs_its_flows_a_second_and_the_others_nothing(fleet: Fleet, trunk: Trunk) -> None:
-    seconds = 8
+    seconds = 6
     with calling(fleet.url, "--count=10", f"--seconds={seconds}", f"--via={trunk.ingress.udp}") as caller:
         caller.wait_until_connected(10)
         time.sleep(1)  # so that every call has sound; a gap is measured from there

@@ -413,7 +413,7 @@ def test_an_answer_carries_route_path_slot_and_whether_the_client_is_alive(world
     assert second.records == (Record(P1, b"payload", 0),)
 
 
-@pytest.mark.programs
+@pytest.mark.no_cover
 def test_a_datagram_costs_little_more_than_its_authentication_however_many_sessions_there_are(world: World) -> None:
     """Ratios, each of the best rounds, so that a slow or busy machine changes nothing."""
     world.session()
