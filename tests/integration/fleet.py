@@ -74,7 +74,8 @@ class Fleet:
     def pids(self) -> list[int]:
         """All child processes."""
         state = self.state()
-        return [entry["pid"] for kind in ("relays", "transceivers", "signaling") for entry in state[kind]]
+        kinds = ("relays", "transceivers", "signaling", "wan")
+        return [entry["pid"] for kind in kinds for entry in state.get(kind, ())]
 
     def interrupt(self) -> float:
         """Press Ctrl-C. Return the seconds until everything has ended."""
