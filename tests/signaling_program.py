@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import uvicorn
@@ -78,11 +79,20 @@ class _Server(uvicorn.Server):
 @contextlib.asynccontextmanager
 async def serving(fake: FakeTransceiver) -> AsyncIterator[str]:
     """Serve a pretended transceiver on a real port."""
+    async with serving_app(fake.app) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+@contextlib.asynccontextmanager
+async def serving_app(app: Any, **tls: Any) -> AsyncIterator[int]:
+    """Serve an application on a real port; `tls` are uvicorn's settings of that."""
     listener = socket.create_server(("127.0.0.1", 0))
-    server = _Server(uvicorn.Config(fake.app, log_config=None, lifespan="off", ws="none", timeout_graceful_shutdown=0))
+    server = _Server(
+        uvicorn.Config(app, log_config=None, lifespan="off", ws="none", timeout_graceful_shutdown=0, **tls)
+    )
     task = asyncio.create_task(server.serve([listener]))
     try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        yield listener.getsockname()[1]
     finally:
         server.should_exit = True
         await task

@@ -243,7 +243,7 @@ class Calls:
 
     async def close_request(self, request_id: str) -> None:
         """End the call that an offer may have made at any of our transceivers."""
-        await self._directory.each(lambda entry: self._client.close_request(entry.http, request_id))
+        await self._directory.close_everywhere(lambda entry: self._client.close_request(entry.http, request_id))
 
     def _why_no_address(self) -> str:
         return f"There is no relay address for this call. Try again soon; {self._directory.why_no_address()}."

@@ -23,6 +23,8 @@ log = structlog.get_logger()
 
 MAX_QUESTIONS = 64
 """Load questions under way at once."""
+MAX_CLOSINGS = 16
+"""The same of offers being closed, which must not hold up the loads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,7 @@ class Directory:
         self.has_asked = False
         """Whether all transceivers of a good list were asked for their load once."""
         self._questions = asyncio.Semaphore(MAX_QUESTIONS)
+        self._closings = asyncio.Semaphore(MAX_CLOSINGS)
 
     @property
     def transceivers(self) -> RouteTable:
@@ -166,12 +169,12 @@ class Directory:
         await asyncio.gather(*(self.ask(entry) for entry in table.values() if entry.http))
         self.has_asked = self.has_asked or is_listed
 
-    async def each(self, ask: Callable[[Transceiver], Awaitable[None]]) -> None:
-        """Ask all transceivers something, also those that take no new calls; as costly as a round of loads."""
+    async def close_everywhere(self, close: Callable[[Transceiver], Awaitable[None]]) -> None:
+        """Close something at all transceivers, also those that take no new calls: as much work as a round of loads."""
 
         async def one(entry: Transceiver) -> None:
-            async with self._questions:
-                await ask(entry)
+            async with self._closings:
+                await close(entry)
 
         await asyncio.gather(*(one(entry) for entry in self.source.table.values() if entry.http))
 

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime as dt
-import ipaddress
 import time
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from structlog.testing import capture_logs
 
+from tests.certificates import write_certificate
 from tests.redis_server import RedisServer, free_port, running, sentinel
 from tests.signaling_fakes import until
 from usher_relay.store.counters import StoreCounters
@@ -53,30 +49,6 @@ async def is_up(store: RedisStore) -> None:
 
 def words(entries: Iterable[Any]) -> list[str]:
     return [entry["event"].split(";")[0] for entry in entries if entry["event"].startswith("Redis")]
-
-
-def write_certificate(folder: Path) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 that signs itself, and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "redis of a test")])
-    now = dt.datetime.now(dt.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    certificate, secret = folder / "redis.crt", folder / "redis.key"
-    certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    pem = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    secret.write_bytes(key.private_bytes(*pem))
-    return certificate, secret
 
 
 async def test_tls_with_a_ca_of_ones_own(tmp_path: Path) -> None:

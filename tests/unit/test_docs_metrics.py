@@ -76,6 +76,7 @@ UNBOUNDED = {
     ("usher_relay_kernel_drops_total", "socket"),
     *((f"usher_relay_peer_{name}", label) for name in PEER_METRICS for label in ("cluster", "address")),
     ("usher_transceiver_codec_info", "codec"),
+    ("usher_signaling_region_forwards_total", "region"),
     ("usher_signaling_requests_total", "status"),
     ("usher_operator_api_requests_total", "code"),
 }

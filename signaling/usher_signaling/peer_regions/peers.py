@@ -104,6 +104,7 @@ class Peers:
                 answer = await self.client.ask(peer.url, passed, origin, within)
                 _check_placed(answer)
                 outcome.word = "answered"
+                _log_with(name)
                 well = True
                 return answer
         except PeerError as error:
@@ -153,6 +154,7 @@ class Peers:
     @contextlib.contextmanager
     def _for_caller(self, name: str, kind: str) -> Iterator[None]:
         """Hold a place, and make of a failure what the caller should learn of it."""
+        _log_with(name)
         if self._state(name).under_way >= MAX_UNDER_WAY:
             self.metrics.region_forwards.labels(name, kind, "skipped").inc()
             raise unavailable("too_many_requests", "Too many requests to the region of this call are under way.")
@@ -193,11 +195,13 @@ def build_peers(
     tracer: Tracer,
 ) -> Peers:
     """Make the client and what uses it. Raises LocalError when the file of certificates can't be read."""
-    client = PeerClient(tokens or _no_tokens, _tls(ca_file), transport, tracer)
+    client = PeerClient(tokens or _no_tokens, _tls(ca_file, used=tokens is not None), transport, tracer)
     return Peers(table, tokens, client, metrics, now)
 
 
-def _tls(ca_file: Path | None) -> ssl.SSLContext:
+def _tls(ca_file: Path | None, *, used: bool) -> ssl.SSLContext:
+    if not used:
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # believes nobody, and reads no file of the system
     try:
         return ssl.create_default_context(cafile=ca_file)
     except OSError as error:  # SSLError is one
@@ -217,6 +221,11 @@ def _is_for_caller(error: ApiError) -> bool:
     if error.code in WORN_OUT_KEYS or error.code == "backend_failed":
         return True
     return 400 <= error.status < 500 and error.status not in (401, 403, 404, 405)
+
+
+def _log_with(region: str) -> None:
+    """Say in this request's line of the log where it went."""
+    structlog.contextvars.bind_contextvars(handed_on_to=region)
 
 
 def _check_placed(answer: PeerAnswer) -> None:
