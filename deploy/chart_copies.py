@@ -75,10 +75,14 @@ def _schema() -> str:
             "properties": {
                 camel_case(name): {**_type(field.annotation), "description": field.description or ""}
                 for name, field in settings.model_fields.items()
-                if name not in ours and SecretStr not in typing.get_args(field.annotation)
+                if name not in ours and not _is_secret(field.annotation)
             },
         }
     return json.dumps(schema, indent=2) + "\n"
+
+
+def _is_secret(annotation: Any) -> bool:
+    return annotation is SecretStr or any(map(_is_secret, typing.get_args(annotation)))
 
 
 def _type(annotation: Any) -> dict[str, Any]:

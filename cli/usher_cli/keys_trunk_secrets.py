@@ -41,7 +41,7 @@ STARTS_IN_S = 900
     "--home",
     required=True,
     type=FILE,
-    help="Keys of home's relays: what `kubectl get secret usher-relay-keys --output=json` prints, or a key file.",
+    help="Keys of home's relays: the Secret `usher-relay-keys` in JSON as kubectl prints it, or a key file.",
 )
 @click.option("--home-cluster", required=True, type=CLUSTER, help="The id of the cluster whose calls it shall carry.")
 @click.option(

@@ -179,6 +179,24 @@ def test_a_pool_that_its_policy_would_cut_off_from_its_redis_is_refused() -> Non
     assert template(*pool, "--set=networkPolicy.enabled=true", ports).returncode == 0
 
 
+def ports_of(policy: Object) -> dict[Any, list[Object] | None]:
+    """Return the ports that a policy opens by number, and to whom."""
+    return {port: peers for port, peers in reached(policy) if port is not None}
+
+
+def test_relays_of_other_clusters_reach_the_trunk_alone_and_only_where_it_is_opened() -> None:
+    closed = ports_of(policies()["relay"])
+    assert set(closed) == {3478, 9478}
+    opened = ports_of(policies("--set=networkPolicy.trunkPorts={3479}")["relay"])
+    assert opened == {**closed, 3479: None}
+    where = "--set=networkPolicy.trunkFrom[0].ipBlock.cidr=203.0.113.0/24"
+    named = ports_of(policies("--set=networkPolicy.trunkPorts={3479}", where)["relay"])
+    assert named[3479] == [{"ipBlock": {"cidr": "203.0.113.0/24"}}]
+    pool = ("--set=relay.pool.create=true", "--set=relay.pool.spec.trunk.port=3479", "--set=networkPolicy.enabled=true")
+    assert "set networkPolicy.trunkPorts to its port" in template(*pool).stderr
+    assert template(*pool, "--set=networkPolicy.trunkPorts={3479}").returncode == 0
+
+
 def test_a_pool_that_its_policy_would_cut_off_from_its_realtime_server_is_refused() -> None:
     pool = (
         "--set=transceiver.pool.create=true",

@@ -56,6 +56,21 @@ def test_helm_knows_the_flags_of_a_command(command: str) -> None:
     assert [word for word in words if word.startswith("--") and f"{word} " not in told] == []
 
 
+@pytest.mark.needs("helm")
+def test_relays_of_other_clusters_are_told_to_signaling() -> None:
+    outcome = template(f"--values={ROOT / 'examples' / 'two-regions' / 'home-values.yaml'}")
+    assert outcome.returncode == 0, outcome.stderr
+    (container,) = (
+        pod["containers"][0]
+        for one in yaml.safe_load_all(outcome.stdout)
+        if one and one["kind"] == "Deployment" and one["metadata"]["name"].endswith("-signaling")
+        for pod in pods(one)
+    )
+    told = {each["name"]: each.get("value") for each in container["env"]}
+    assert told["USHER_ADVERTISE"] == "9=192.0.2.20:3478@us"
+    assert told["USHER_REGION_FALLBACK"] == "*"
+
+
 def test_files_and_pools_of_commands_exist() -> None:
     files = {word for line in KUBECTL for word in shlex.split(line) if word.startswith("examples/")}
     assert files

@@ -26,6 +26,8 @@ FOREIGN_FLAGS = {
     "--overwrite": "kubectl annotate",
     "--create-namespace": "helm",
     "--all-namespaces": "kubectl",
+    "--context": "kubectl",
+    "--output": "kubectl get",
     "--filename": "kubectl",
     "--selector": "kubectl",
     "--for": "kubectl",

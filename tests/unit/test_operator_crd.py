@@ -149,10 +149,13 @@ def test_other_spellings_of_a_duration_are_refused(written: str) -> None:
         TransceiverPoolSpec.model_validate({"maxSessionAge": written})
 
 
-@pytest.mark.parametrize("name", ["relaypool", "relaypool-redis", "transceiverpool", "transceiverpool-realtime"])
+EXAMPLES = ["relaypool", "relaypool-redis", "transceiverpool", "transceiverpool-realtime", "two-regions/home"]
+
+
+@pytest.mark.parametrize("name", [*EXAMPLES, "two-regions/ingress"])
 def test_fields_of_examples_exist(name: str) -> None:
-    example = yaml.safe_load((ROOT / "examples" / f"{name}.yaml").read_text())
-    kind = next(kind for kind in KINDS if kind.model.__name__ == example["kind"])
-    fields = kind.model.model_fields["spec"].annotation
-    assert fields is not None
-    assert set(example["spec"]) <= {field.alias for field in fields.model_fields.values()}
+    for example in yaml.safe_load_all((ROOT / "examples" / f"{name}.yaml").read_text()):
+        kind = next(kind for kind in KINDS if kind.model.__name__ == example["kind"])
+        fields = kind.model.model_fields["spec"].annotation
+        assert fields is not None
+        assert set(example["spec"]) <= {field.alias for field in fields.model_fields.values()}
