@@ -197,7 +197,7 @@ class KubeFake:
         """Return the calls so far that were no reads."""
         return [call for call in self.calls if call.verb not in ("get", "list", "watch")]
 
-    async def until(self, condition: Callable[[], Any], what: str, within: float = 10.0) -> Any:
+    async def until(self, condition: Callable[[], Any], what: str, within: float = 20.0) -> Any:
         """Wait until a condition of the objects holds and return its value. Raises AssertionError with `what`."""
         try:
             async with asyncio.timeout(within):

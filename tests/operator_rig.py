@@ -118,7 +118,7 @@ class Rig:
         labels = [pod["metadata"]["labels"].get(POD_ID_LABEL) for pod in self.api.all("Pod", NAMESPACE)]
         return sorted(int(label) for label in labels if label)
 
-    async def ready(self, name: str = "p", within: float = 10.0) -> None:
+    async def ready(self, name: str = "p", within: float = 20.0) -> None:
         await self.api.until(lambda: self.condition("Ready", name)[0] == "True", f"{name} is Ready", within)
 
 

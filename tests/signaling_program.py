@@ -59,7 +59,7 @@ async def program(folder: Path, *flags: str, descriptors: tuple[int, int] | None
         )
     assert process.stdout is not None
     try:
-        line = await asyncio.wait_for(process.stdout.readline(), 20)
+        line = await asyncio.wait_for(process.stdout.readline(), 40)
         announced = json.loads(line)
         assert announced == {"ready": True, "program": "signaling", "http": announced["http"]}
         yield Program(process, announced["http"])

@@ -81,7 +81,7 @@ def test_what_a_person_did_wrong_is_said_in_one_line(tmp_path: Path, flags: list
     (tmp_path / "keys.json").write_text(key_text())
     given = ["--keys-file", str(tmp_path / "keys.json"), "--routes-file", "r.json", "--admin", "127.0.0.1:0", *flags]
     done = subprocess.run(
-        [sys.executable, "-c", START, "relay", *given], capture_output=True, text=True, timeout=20, check=False
+        [sys.executable, "-c", START, "relay", *given], capture_output=True, text=True, timeout=50, check=False
     )
     assert done.returncode == 2
     assert message in done.stderr
