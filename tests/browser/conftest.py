@@ -1,5 +1,6 @@
 """Chromium with a tone for a microphone, and the systems it calls."""
 
+import fcntl
 import subprocess
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -125,9 +126,11 @@ def node_modules(request: pytest.FixtureRequest) -> Path:
     """The packages of package-lock.json, exactly, installed once."""
     folder, lock = HERE / "node_modules", HERE / "package-lock.json"
     installed = folder / ".package-lock.json"
-    if not installed.exists() or installed.stat().st_mtime < lock.stat().st_mtime:
-        command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-        subprocess.run(command, cwd=HERE, check=True, capture_output=True, timeout=300)
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # other test processes want them, too
+        if not installed.exists() or installed.stat().st_mtime < lock.stat().st_mtime:
+            command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
+            subprocess.run(command, cwd=HERE, check=True, capture_output=True, timeout=300)
     return folder
 
 

@@ -2,13 +2,11 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
 import venv
 import wave
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -23,19 +21,23 @@ from tests.pages import ROOT
 pytestmark = [pytest.mark.programs, pytest.mark.needs("package-index"), pytest.mark.timeout(300)]
 
 
+KEPT = ROOT / "build" / f"example-backends-{sysconfig.get_python_version()}"
+
+
 @pytest.fixture(scope="module")
-def packages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where the examples are installed with what they need beyond this environment: Pipecat is 350 MB."""
-    folder = tmp_path_factory.mktemp("examples")
-    venv.create(folder)
-    site = Path(sysconfig.get_path("purelib", "venv", vars={"base": str(folder), "platbase": str(folder)}))
+def packages() -> Path:
+    """Where the examples are installed with what they need beyond this environment.
+
+    It is kept, for Pipecat is 350 MB: of the next run pip installs the examples anew, and what of the rest has changed.
+    """
+    venv.create(KEPT)
+    site = Path(sysconfig.get_path("purelib", "venv", vars={"base": str(KEPT), "platbase": str(KEPT)}))
     ours = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
     (site / "ours.pth").write_text(ours)
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(folder), "install", "--quiet")
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(KEPT), "install", "--quiet")
     ran = subprocess.run([*pip, f"{ROOT}/examples/backends[pipecat]"], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
-    yield site
-    shutil.rmtree(folder)
+    return site
 
 
 def path_to(packages: Path) -> str:
