@@ -42,9 +42,11 @@ def _column(name: str, path: str, kind: str, description: str, *, wide: bool = F
     return {**column, "priority": 1} if wide else column
 
 
-_LAST_COLUMNS = (
+_HOW_IT_IS = (
     _column("Status", f"{_READY}.reason", "string", "Whether the pool is ready, or why not."),
     _column("Age", ".metadata.creationTimestamp", "date", "Time since the pool was made."),
+)
+_LAST_COLUMNS = (
     _column("Region", ".spec.region", "string", "Region of the pool.", wide=True),
     _column("Message", f"{_READY}.message", "string", "Why, in words.", wide=True),
 )
@@ -75,9 +77,10 @@ KINDS = (
             _column("Current", ".status.replicas", "integer", "Relays that exist."),
             _column("Ready", ".status.readyReplicas", "integer", "Relays that are ready."),
             _column("Address", ".status.endpoint", "string", "First public address, with its port."),
-            *_LAST_COLUMNS,
+            *_HOW_IT_IS,
             _column("Trunk", ".status.trunkAddresses[0]", "string", "Where other clusters' relays send.", wide=True),
             _column("Peers", ".status.peersUp", "string", "Clusters that the relays reach, of all.", wide=True),
+            *_LAST_COLUMNS,
         ),
         (".spec.region", ".spec.exposure.type"),
     ),
@@ -91,6 +94,7 @@ KINDS = (
             _column("Ready", ".status.readyReplicas", "integer", "Transceivers that are ready."),
             _column("Draining", ".status.drainingReplicas", "integer", "Transceivers that wait for their last call."),
             _column("Calls", ".status.sessions", "integer", "Calls, about."),
+            *_HOW_IT_IS,
             *_LAST_COLUMNS,
         ),
         (".spec.region", ".spec.clusterID", ".status.clusterID"),
@@ -189,7 +193,7 @@ def _with_defaults(part: Schema) -> Schema:
 
     Lists get none, nor objects whose fields belong together: who applies `minAvailable` later would find a
     `maxUnavailable` beside it that nobody wrote. The operator knows those defaults, and the descriptions say them.
-    An object that may be missing stays missing.
+    An object that may be missing stays missing, and one with a field that people have to write gets no default.
     """
     result = {name: value for name, value in part.items() if name != "default"}
     if "items" in part:
@@ -200,8 +204,14 @@ def _with_defaults(part: Schema) -> Schema:
     if isinstance(default, int) or (isinstance(default, str) and default):
         result["default"] = default
         result["description"] += f" Default: {default if isinstance(default, str) else json.dumps(default)}."
-    elif (default is not None or "default" not in part) and (
-        inner := {name: field["default"] for name, field in result.get("properties", {}).items() if "default" in field}
+    elif (
+        (default is not None or "default" not in part)
+        and (
+            inner := {
+                name: field["default"] for name, field in result.get("properties", {}).items() if "default" in field
+            }
+        )
+        and set(part.get("required", ())) <= set(inner)
     ):
         result["default"] = inner
     return result

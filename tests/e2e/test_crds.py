@@ -83,6 +83,15 @@ def upstream(**fields: Any) -> Spec:
     return {"backend": {"type": "realtime", "realtime": fields}}
 
 
+def peers(*addresses: str, cluster: int = 1, **more: Any) -> Spec:
+    return {"peers": [{"clusterID": cluster, "endpoints": [{"address": each} for each in addresses], **more}]}
+
+
+def neighbours(*clusters: int) -> Spec:
+    return {"trunk": {"neighbours": [{"clusterID": each} for each in clusters]}}
+
+
+ENDPOINT = "write IP:PORT or NAME:PORT of the peer's trunk"
 WEBSOCKET = "write a URL that begins with ws:// or wss://, without user, password, # or blanks"
 ADDRESS = "write an IP or a host name, with :PORT if it is not the listener's"
 REPLACE = "maxSurge and maxUnavailable can't both be 0: no pod could ever be replaced"
@@ -111,7 +120,8 @@ INVALID: list[tuple[str, Spec, str]] = [
     (RELAYS, listeners({"name": "Media"}), PORT_NAME),
     (RELAYS, listeners({"name": "a--b"}), PORT_NAME),
     (RELAYS, listeners({"name": "3478"}), PORT_NAME),
-    (RELAYS, listeners({"name": "admin"}), "admin is taken"),
+    (RELAYS, listeners({"name": "admin"}), "admin and trunk are taken"),
+    (RELAYS, listeners({"name": "trunk"}), "admin and trunk are taken"),
     (RELAYS, listeners({"name": "more-than-15-letters"}), "may not be more than 15"),
     (RELAYS, listeners({"protocol": "TCP"}), 'supported values: "UDP"'),
     (
@@ -134,6 +144,31 @@ INVALID: list[tuple[str, Spec, str]] = [
     (RELAYS, advertised("0.0.0.0"), "no addresses that clients can reach"),
     (RELAYS, advertised("[::]:3478"), "no addresses that clients can reach"),
     (RELAYS, advertised("203.0.113.7", "203.0.113.7"), 'Duplicate value: "203.0.113.7"'),
+    (RELAYS, peers("198.51.100.7"), ENDPOINT),
+    (RELAYS, peers("2001:db8::7"), ENDPOINT),
+    (RELAYS, peers("relays.example.com:0"), ENDPOINT),
+    (RELAYS, peers("udp://relays.example.com:3479"), ENDPOINT),
+    (RELAYS, peers("0.0.0.0:3479"), "no addresses that relays can reach"),
+    (RELAYS, peers("a:1", "a:1"), 'Duplicate value: {"address":"a:1"}'),
+    (RELAYS, peers(), "should have at least 1 items"),
+    (RELAYS, peers("a:1", cluster=0), "clusterID in body should be greater than or equal to 1"),
+    (RELAYS, peers("a:1", keySecretRef={}), "keySecretRef.name: Required value"),
+    (RELAYS, {"peers": 2 * peers("a:1")["peers"]}, 'Duplicate value: {"clusterID":1}'),
+    (RELAYS, neighbours(9, 9), 'Duplicate value: {"clusterID":9}'),
+    (RELAYS, neighbours(65536), "clusterID in body should be less than or equal to 65535"),
+    (RELAYS, {"trunk": {"sourceRanges": ["203.0.113.7"]}}, "write a range of addresses, such as 203.0.113.0/24"),
+    (
+        RELAYS,
+        {"trunk": {"sourceRanges": ["203.0.113.0/24"], "exposure": {"type": "NodePort"}}},
+        "sourceRanges has a meaning only with exposure.type LoadBalancer",
+    ),
+    (RELAYS, {"trunk": {"exposure": {"type": "ClusterIP", "nodePort": 1}}}, "only with type NodePort or LoadBalancer"),
+    (RELAYS, {"trunk": {"port": 3478}, **listeners({"name": "media"})}, "choose another one than those of listeners"),
+    (
+        RELAYS,
+        {"trunk": {"exposure": {"type": "HostPort"}}, "strategy": {"maxSurge": 1, "maxUnavailable": 0}},
+        FREE_THE_PORT,
+    ),
     (RELAYS, selector({"app": "voice"}), 'unknown field "spec.transceivers.selector.app"'),
     (RELAYS, expression(key="a", operator="Equals"), 'supported values: "In", "NotIn", "Exists", "DoesNotExist"'),
     (RELAYS, expression(key="a", operator="In"), "In and NotIn need values"),
@@ -218,6 +253,11 @@ VALID: list[tuple[str, Spec]] = [
     (RELAYS, {"exposure": {"loadBalancerClass": "example.com/nlb", "annotations": {"example.com/a": "b"}}}),
     (RELAYS, advertised("203.0.113.7", "203.0.113.7:443", "2001:db8::7", "[2001:db8::7]", "[2001:db8::7]:65535")),
     (RELAYS, advertised("localhost", "127.0.0.1", "media.example.com", "3com.example:3478", "xn--bcher-kva.example")),
+    (RELAYS, peers("198.51.100.7:3479", "[2001:db8::7]:3479", "relays.example.com:65535", "relays.usher.svc:1")),
+    (RELAYS, peers("a:1", cluster=65535, keySecretRef={"name": "usher-trunk-1"})),
+    (RELAYS, {"trunk": {}}),
+    (RELAYS, {"trunk": {"port": 500, "sourceRanges": ["203.0.113.0/24", "2001:db8::/32"]}, **peers("a:1")}),
+    (RELAYS, {**neighbours(1, 2), "exposure": {"type": "ClusterIP"}}),
     (RELAYS, selector({"matchLabels": {"usher.fleet/pool": "voice"}})),
     (RELAYS, expression(key="usher.fleet/pool", operator="In", values=["a", "b"])),
     (RELAYS, expression(key="usher.fleet/region", operator="DoesNotExist")),
@@ -432,7 +472,10 @@ def test_explain_reads_like_documentation(namespace: Namespace) -> None:
     assert "Pod Security level is privileged. Default: LoadBalancer." in told
 
 
-@pytest.mark.parametrize("name", ["relaypool", "relaypool-redis", "transceiverpool", "transceiverpool-realtime", "hpa"])
+EXAMPLES = ["relaypool", "relaypool-redis", "transceiverpool", "transceiverpool-realtime", "hpa", "two-regions/home"]
+
+
+@pytest.mark.parametrize("name", [*EXAMPLES, "two-regions/ingress"])
 def test_examples_are_taken(namespace: Namespace, name: str) -> None:
     namespace.kubectl("apply", "--dry-run=server", f"--filename={ROOT / 'examples' / name}.yaml")
 

@@ -61,6 +61,13 @@ def test_schemas_are_structural(kind: Kind) -> None:
 
 
 @kinds
+def test_a_default_has_all_that_is_required(kind: Kind) -> None:
+    for path, part in parts(crd.schema(kind)):
+        if isinstance(part.get("default"), dict):
+            assert set(part.get("required", ())) <= set(part["default"]), path
+
+
+@kinds
 def test_every_field_is_explained(kind: Kind) -> None:
     for path, part in parts(crd.schema(kind)):
         if path and not path.endswith("[]") and path != ".metadata":
