@@ -7,11 +7,13 @@ import struct
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 from usher_transceiver.backends.protocol import AudioFrame, AudioKind, BackendCall, BackendConfig, Event
+from usher_transceiver.media.frame import FRAME_MS
 
-TALKS_MS, PAUSES_MS = 2_000, 3_000
+TALKS_MS, EVERY_MS = 2_000, 5_000
 RATE = 24_000
 ENTRY_POINTS = """[usher.backends]
 bench-talker = benches.transceiver.bots:Talker
@@ -47,13 +49,23 @@ def _speech() -> bytes:
 
 
 class Talker(_Bot):
-    """Hears all the client says, and says 2 s of every 5 s by itself."""
+    """Hears all the client says, and says 2 s of every 5 s by itself.
+
+    Each at its own time. The load places all calls at once, and bots that begin to talk when they are called talk all
+    together, for which the transceiver needs what as many calls with full codec need.
+    """
 
     audio: AudioKind = "pcm"
     SPEECH = _speech()
+    _numbers = count()
+
+    def __init__(self, config: BackendConfig) -> None:
+        super().__init__(config)
+        # Steps of the golden section fall evenly, however many there are.
+        self._at_ms = int(next(self._numbers) * 0.618 % 1 * EVERY_MS) // FRAME_MS * FRAME_MS
 
     def on_audio(self, frame: AudioFrame) -> None:
-        if self.call is not None and frame.position_ms % (TALKS_MS + PAUSES_MS) == 0:
+        if self.call is not None and frame.position_ms % EVERY_MS == self._at_ms:
             self.call.play(self.SPEECH)
 
 

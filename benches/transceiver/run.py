@@ -1,6 +1,6 @@
 """How many calls one core of a transceiver holds, against stock aiortc; what a call takes; bursts of new calls.
 
-Run it:  make bench-transceiver     (5 minutes; ARGS="--quick" for a look, ARGS="--out benches/results" to keep it)
+Run it:  make bench-transceiver     (6 minutes; ARGS="--quick" for a look, ARGS="--out benches/results" to keep it)
 
 benches/transceiver/README.md says what is measured and what would make the numbers lie.
 """
@@ -21,7 +21,8 @@ from benches.transceiver import burst, servers
 from benches.transceiver.holding import LAG_P99_MS, Point, Row, cpus, find_most
 from benches.transceiver.servers import Server
 
-FULL, TALKER, PASSING, STOCK = "usher, full codec both ways", "usher, bot talks 40 %", "usher, passed through", "aiortc"
+FULL, TALKER, PASSING = "usher, full codec both ways", "usher, bot talks 40 %", "usher, passed through"
+BRIDGED, STOCK = "usher, realtime bridge", "aiortc"
 GOAL_HELD = 100
 GOAL_RATIO = 5.0
 GOAL_ANSWER_MS = 10.0
@@ -83,6 +84,7 @@ def hold(quick: bool, seconds: float) -> list[Row]:
         (servers.usher(FULL, "echo", server_cpu, load_cpu), 30),
         (servers.usher(TALKER, "bench-talker", server_cpu, load_cpu), 30),
         (servers.usher(PASSING, "bench-passing", server_cpu, load_cpu), 60),
+        (servers.bridged(BRIDGED, server_cpu, load_cpu), 30),
         (servers.stock(STOCK, server_cpu), 8),
     ]
     print(f"\n{'':<30}{'calls':>6}{'CPU %':>7}{'MB':>7}{'lag p50':>9}{'p99 ms':>8}{'lost %':>8}{'gap ms':>8}", end="")

@@ -1,4 +1,7 @@
-"""The servers of the bench, each on a CPU of its own: usher with a backend, and stock aiortc."""
+"""The servers of the bench, each on a CPU of its own: usher with a backend, and stock aiortc.
+
+The server behind the bridge of `bridged` is none of them: it runs where the load runs.
+"""
 
 from __future__ import annotations
 
@@ -87,12 +90,10 @@ class Stock:
 
 
 @contextmanager
-def usher(name: str, backend: str, server_cpu: int, load_cpu: int) -> Iterator[Server]:
+def usher(name: str, backend: str, server_cpu: int, load_cpu: int, **settings: str) -> Iterator[Server]:
     """Start a fleet with one transceiver."""
-    with (
-        bots.installed() as path,
-        _up.running_up(USHER_BACKEND=backend, USHER_MAX_SESSIONS=str(MAX_SESSIONS), PYTHONPATH=path) as up,
-    ):
+    settings |= {"USHER_BACKEND": backend, "USHER_MAX_SESSIONS": str(MAX_SESSIONS)}
+    with bots.installed() as path, _up.running_up(**settings, PYTHONPATH=path) as up:
         (transceiver,) = up.state["transceivers"]
         for program in (*up.state["relays"], *up.state["signaling"]):
             pin(program["pid"], load_cpu)
@@ -101,18 +102,35 @@ def usher(name: str, backend: str, server_cpu: int, load_cpu: int) -> Iterator[S
 
 
 @contextmanager
+def bridged(name: str, server_cpu: int, load_cpu: int) -> Iterator[Server]:
+    """Start a fleet whose calls are bridged to the Realtime server of model.py."""
+    with (
+        _program("benches.transceiver.model", load_cpu) as (url, _),
+        usher(name, "realtime", server_cpu, load_cpu, USHER_REALTIME_URL=url) as server,
+    ):
+        yield server
+
+
+@contextmanager
 def stock(name: str, server_cpu: int) -> Iterator[Server]:
     """Start the reference."""
+    with _program("benches.transceiver.stock", server_cpu) as (url, pid):
+        yield Stock(name, url, pid)
+
+
+@contextmanager
+def _program(module: str, cpu: int) -> Iterator[tuple[str, int]]:
+    """Start a program of the bench that prints its address; yield that and its process id."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "benches.transceiver.stock"],
+        [sys.executable, "-m", module],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
     )
-    pin(process.pid, server_cpu)
+    pin(process.pid, cpu)
     assert process.stdout is not None
     try:
-        yield Stock(name, json.loads(process.stdout.readline())["url"], process.pid)
+        yield json.loads(process.stdout.readline())["url"], process.pid
     finally:
         process.terminate()
         process.wait()

@@ -25,6 +25,7 @@ def test_a_quick_run_of_the_bench_measures_every_server_and_a_burst(tmp_path: Pa
         "usher, full codec both ways",
         "usher, bot talks 40 %",
         "usher, passed through",
+        "usher, realtime bridge",
         "aiortc",
     ]
     for row in found["rows"]:
