@@ -230,7 +230,7 @@ async def test_who_may_not_join_is_refused_before_the_accept(tmp_path: Path) -> 
         for unknown in ("rtc_x", "x" * 5000, forged(call_id)):
             assert await running.refused(unknown) == (404, "call_not_found")
         assert await running.refused(call_id, key=OTHER) == (404, "call_not_found")
-        assert running.rig.transceiver.sessions.observers == 0
+        assert running.rig.transceiver.sessions.totals.observers == 0
         running.write_routes()
         await until_status(running, call_id, 410)
         assert await running.refused(call_id) == (410, "call_gone")

@@ -353,11 +353,11 @@ async def test_client_and_observer_are_each_bound_by_the_policy_of_their_own_key
             assert client.of_type("session.updated")[-1]["session"] == seen
             await reader.send(update)
             assert (await receive(reader))["error"]["param"] == "session.instructions"
-        assert running.transceiver.sessions.refused_events == 2
+        assert running.transceiver.sessions.totals.refused_events == 2
         metrics = (await running.http.get("/metrics")).text
         assert "usher_transceiver_events_refused_total 2.0" in metrics
         await running.http.delete(f"{BASE_PATH}/sessions/{client.session_id}")
-        assert running.transceiver.sessions.refused_events == 2
+        assert running.transceiver.sessions.totals.refused_events == 2
 
 
 @pytest.mark.parametrize("policy", ["", "browser", '{"allow": "x"}', '{"deny": ["x"]}', '{"x": []}'])
@@ -396,7 +396,7 @@ async def test_more_observers_than_allowed_are_refused(tmp_path: Path) -> None:
                 async with observe(running, created["session_id"]):
                     pass
             assert refused.value.response.status_code == 429
-            assert running.transceiver.sessions.observers == 1
+            assert running.transceiver.sessions.totals.observers == 1
         assert running.transceiver.sessions.observers_dropped == {"too_many_observers": 1}
 
 

@@ -50,12 +50,12 @@ from usher_transceiver import (
 from usher_transceiver.backends.realtime import counters as realtime
 from usher_transceiver.backends.realtime.metrics import RealtimeCollector
 from usher_transceiver.backends.watch import BackendWatch
-from usher_transceiver.call_histograms import CallHistograms
 from usher_transceiver.histogram import Histogram
 from usher_transceiver.ice import CheckOutcome
 from usher_transceiver.metrics import TransceiverCollector
 from usher_transceiver.process_load import ProcessLoad
 from usher_transceiver.session import EndReason
+from usher_transceiver.totals import Totals
 
 PAGE = ROOT / "docs" / "metrics.md"
 RULES = ROOT / "examples" / "prometheus-rules.yaml"
@@ -157,21 +157,14 @@ class Sessions(SimpleNamespace):
 
 
 def transceiver_metrics() -> list[Metric]:
+    totals: Any = Totals(tuple, lambda: 0.0)
+    totals.ended = once_each(EndReason)
     registry: Any = Sessions(
         load=lambda: Load(sessions=0, max_sessions=1, draining=False, accepts=True),
         created=0,
-        ended=once_each(EndReason),
+        totals=totals,
         refused=once_each(keys_of(sessions, "refused")),
-        unsent=0,
-        lost_events=0,
-        channel_bytes=0,
-        refused_events=0,
-        audio=Counter(),
-        play_queue_ms=0,
-        histograms=CallHistograms(),
         backend_watch=BackendWatch(lambda: 0.0),
-        transaction_ids=0,
-        observers=0,
         observers_dropped=once_each(
             (observer.TOO_SLOW[1], observer.TOO_MANY_EVENTS[1], *keys_of(internal_api, "observers_dropped"))
         ),

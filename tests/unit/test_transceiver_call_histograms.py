@@ -38,7 +38,7 @@ def test_a_call_counts_once_when_it_has_ended_and_only_for_what_it_reached(tmp_p
         for _ in range(25):
             talks.speak()
             await asyncio.sleep(0.02)
-        found = rig.sessions.histograms
+        found = rig.sessions.totals.histograms
         assert {stage: count(histogram) for stage, histogram in found.setup.items()} == dict.fromkeys(found.setup, 0)
         stats = talks.session.stream.stats(rig.sessions.clock())
         await rig.sessions.end_all(EndReason.SHUTDOWN)
@@ -61,7 +61,7 @@ def test_what_waits_to_be_played_is_the_sum_over_all_calls(tmp_path: Path) -> No
             client = RawClient(rig, port)  # type: ignore[arg-type]
             await client.create()
             client.session.stream.play(bytes(48 * 500))
-        assert rig.sessions.play_queue_ms == 1_000
+        assert rig.sessions.totals.play_queue_ms == 1_000
         await rig.sessions.end_all(EndReason.SHUTDOWN)
         rig.close()
 

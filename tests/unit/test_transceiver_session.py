@@ -537,9 +537,9 @@ def test_what_happened_to_audio_is_still_counted_after_the_call(tmp_path: Path) 
             client.speak()
         client.sequence += 3
         client.speak()
-        assert rig.sessions.audio["received"] == 6
+        assert rig.sessions.totals.audio["received"] == 6
         client.session.end(EndReason.HANGUP)
-        after = rig.sessions.audio
+        after = rig.sessions.totals.audio
         assert (after["received"], after["lost"]) == (6, 3)
         assert len(rig.sessions) == 0
 

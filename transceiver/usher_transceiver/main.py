@@ -198,7 +198,7 @@ class Transceiver:
             self._collect_ended()
 
     def _collect_ended(self) -> None:
-        ended = self.sessions.ended.total()
+        ended = self.sessions.totals.ended.total()
         if ended - self._collected >= GARBAGE_CALLS:
             self._collected = ended
             gc.collect()

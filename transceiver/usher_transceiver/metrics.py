@@ -54,7 +54,7 @@ class TransceiverCollector(Collector):
         yield from self._of_process()
 
     def _of_sessions(self) -> Iterable[Metric]:
-        load = self._sessions.load()
+        load, totals = self._sessions.load(), self._sessions.totals
         states = dict.fromkeys(("new", "connecting", "connected"), 0)
         for session in self._sessions:
             states[session.state] = states.get(session.state, 0) + 1
@@ -62,31 +62,32 @@ class TransceiverCollector(Collector):
         yield gauge("sessions_limit", "Most sessions at a time", load.max_sessions)
         yield gauge("draining", "1 while no new calls are taken", load.draining)
         yield counter("sessions_created", "Sessions made", self._sessions.created)
-        yield counters("sessions_ended", "Sessions ended by reason", "reason", self._sessions.ended)
+        yield counters("sessions_ended", "Sessions ended by reason", "reason", totals.ended)
         yield counters("sessions_refused", "Creates refused by reason", "reason", self._sessions.refused)
-        sent = self._sessions.unsent
-        yield gauge("observers", "Observers (side-bands) of all calls", self._sessions.observers)
+        sent = totals.unsent
+        yield gauge("observers", "Observers (side-bands) of all calls", totals.observers)
         dropped = self._sessions.observers_dropped
         yield counters("observers_dropped", "Observers turned away or dropped by reason", "reason", dropped)
         yield counter("unsent", "Datagrams without a path, or beyond the bound of an unconfirmed address", sent)
-        refused = self._sessions.refused_events
+        refused = totals.refused_events
         yield counter("events_refused", "Events that the policy of their sender's key did not allow", refused)
-        waiting = self._sessions.channel_bytes
+        waiting = totals.channel_bytes
         yield gauge("channel_bytes", "Waiting to be sent on the data channels of all calls", waiting)
-        yield counter("events_dropped", "Events that did not fit the channel or its queue", self._sessions.lost_events)
+        yield counter("events_dropped", "Events that did not fit the channel or its queue", totals.lost_events)
 
-        stages = self._sessions.histograms.setup
+        stages = totals.histograms.setup
         yield histograms("setup_seconds", "From the offer to each stage of a call's set-up", "stage", stages)
 
     def _of_audio(self) -> Iterable[Metric]:
-        counts = self._sessions.audio
+        totals = self._sessions.totals
+        counts = totals.audio
         packets = {event: counts[event] for event in PACKET_EVENTS}
         yield counters("audio_packets", "RTP packets of all calls, by what happened to them", "event", packets)
         seconds = {event: counts[f"{event}_ms"] / 1000 for event in ("concealed", "played", "unplayed")}
         yield counters("audio_seconds", "Audio made up, played, and dropped from the play queue", "event", seconds)
-        waiting = self._sessions.play_queue_ms / 1000
+        waiting = totals.play_queue_ms / 1000
         yield gauge("play_queue_seconds", "Audio that waits to be played, of all calls", waiting)
-        networks = self._sessions.histograms
+        networks = totals.histograms
         yield histogram("jitter_seconds", "Jitter of the packets of clients, of ended calls", networks.jitter)
         yield histogram("round_trip_seconds", "Round trip by RTCP, of ended calls", networks.round_trip)
 
@@ -108,7 +109,7 @@ class TransceiverCollector(Collector):
         yield counters("reports", "UNKNOWN-FLOW and HERE sent", "kind", mux.reports)
         yield counters("send_failures", "Datagrams the kernel did not take", "reason", socket.send_failures)
         yield counter("receive_failures", "Errors of the hop socket while reading", socket.receive_failures)
-        remembered = self._sessions.transaction_ids
+        remembered = self._sessions.totals.transaction_ids
         yield gauge("transaction_ids", "Ids of checks remembered for live sessions", remembered)
         yield gauge("client_paths", "Client addresses that belong to a session", mux.paths)
         yield counter("split_joined", "Datagrams put together from two halves", mux.joiner.joined)

@@ -38,7 +38,6 @@ from usher_transceiver.audio_parameters import stream_parameters
 from usher_transceiver.backends.protocol import Backend, BackendConfig, BackendFactory
 from usher_transceiver.backends.registry import BackendFailedError, load_backends, make_backend
 from usher_transceiver.backends.watch import BackendWatch
-from usher_transceiver.call_histograms import CallHistograms
 from usher_transceiver.certificate import Certificate
 from usher_transceiver.dtls import Dtls
 from usher_transceiver.expiring import ExpiringMap
@@ -49,6 +48,7 @@ from usher_transceiver.mux import Mux
 from usher_transceiver.paths import Path
 from usher_transceiver.sdp import LocalDescription, Offer, build_answer, parse_offer
 from usher_transceiver.session import BACKEND_CLOSE_LIMIT_S, CallFacts, EndReason, Limits, Session, check_session
+from usher_transceiver.totals import Totals
 from usher_transceiver.transceiver_keys import TransceiverKeys
 
 RETRY_AFTER_S = 1
@@ -124,13 +124,7 @@ class SessionRegistry:
         self._deadline: asyncio.TimerHandle | None = None
         self.created = 0
         self.refused: Counter[str] = Counter()
-        self.ended: Counter[str] = Counter()
         self.observers_dropped: Counter[str] = Counter()
-        self.histograms = CallHistograms()
-        self._past_unsent = 0
-        self._past_lost_events = 0
-        self._past_not_allowed = 0
-        self._past_audio: Counter[str] = Counter()
         self._route = route
         self._keys = keys
         self._mux = mux
@@ -139,6 +133,7 @@ class SessionRegistry:
         self._certificate = certificate
         self._settings = settings
         self._sessions: dict[str, Session] = {}
+        self.totals = Totals(self._sessions.values, clock)
         self._empty = asyncio.Event()
         self._empty.set()
         self._requests: ExpiringMap[str, Request] = ExpiringMap(REQUEST_ID_LIFE_S, MAX_REQUESTS)
@@ -156,50 +151,6 @@ class SessionRegistry:
 
     def __iter__(self) -> Any:
         return iter(tuple(self._sessions.values()))
-
-    @property
-    def unsent(self) -> int:
-        """Datagrams that could not be sent, of all sessions so far."""
-        return self._past_unsent + sum(session.participant.unsent for session in self._sessions.values())
-
-    @property
-    def lost_events(self) -> int:
-        """Events that could not be sent, of all sessions so far."""
-        return self._past_lost_events + sum(session.events.dropped for session in self._sessions.values())
-
-    @property
-    def refused_events(self) -> int:
-        """Events that a policy did not allow, of all sessions so far."""
-        return self._past_not_allowed + sum(session.events.not_allowed for session in self._sessions.values())
-
-    @property
-    def channel_bytes(self) -> int:
-        """What waits to be sent on the data channels of all sessions."""
-        return sum(session.participant.channel_bytes for session in self._sessions.values())
-
-    @property
-    def play_queue_ms(self) -> int:
-        """Audio that waits to be played in all sessions."""
-        return sum(session.stream.queued_ms for session in self._sessions.values())
-
-    @property
-    def audio(self) -> Counter[str]:
-        """What happened to the audio of all sessions so far; see metrics.py."""
-        now = self.clock()
-        total = self._past_audio.copy()
-        for session in self._sessions.values():
-            total.update(_audio_counts(session, now))
-        return total
-
-    @property
-    def transaction_ids(self) -> int:
-        """How many ids of checks are remembered for all live sessions."""
-        return sum(len(session.participant.agent.memory) for session in self._sessions.values())
-
-    @property
-    def observers(self) -> int:
-        """How many look on at all sessions together."""
-        return sum(session.events.observers for session in self._sessions.values())
 
     # Admission
 
@@ -400,16 +351,9 @@ class SessionRegistry:
         if session.finished is not None:
             self._finishing.add(session.finished)
             session.finished.add_done_callback(self._finishing.discard)
-        self._past_unsent += session.participant.unsent
-        self._past_audio.update(_audio_counts(session, self.clock()))
-        self._past_lost_events += session.events.dropped
-        self._past_not_allowed += session.events.not_allowed
-        assert session.end_reason is not None
-        self.ended[session.end_reason] += 1
+        self.totals.keep(session)
         now = self.clock()
-        info = session.info(now)
-        self.histograms.note(info.timings, session.stream.stats(now))
-        self._ended.put(now, session.facts.session_id, info)
+        self._ended.put(now, session.facts.session_id, session.info(now))
         if not self._sessions:
             self._empty.set()
 
@@ -466,23 +410,6 @@ class SessionRegistry:
         if self._finishing:
             # Each gives up by itself; one that holds on nevertheless must not hold up the process.
             await asyncio.wait(self._finishing, timeout=2 * BACKEND_CLOSE_LIMIT_S + 1)
-
-
-def _audio_counts(session: Session, now: float) -> dict[str, int]:
-    stats = session.stream.stats(now)
-    return {
-        "received": stats.packets_received,
-        "sent": stats.packets_sent,
-        "resent": stats.resent,
-        "lost": max(0, stats.lost),
-        "late": stats.late,
-        "recovered": stats.recovered,
-        "skipped": stats.skipped,
-        "refused": sum(stats.dropped.values()),
-        "concealed_ms": stats.concealed_ms,
-        "played_ms": stats.played_ms,
-        "unplayed_ms": stats.queue_dropped_ms,
-    }
 
 
 def _candidates(request: CreateSession) -> tuple[Candidate, ...]:
