@@ -110,9 +110,13 @@ async def world(
     names: tuple[str, ...] = ("us", "eu"),
     tokens: Mapping[str, str] | None = None,
     clusters: Mapping[str, Mapping[str, int]] | None = None,
+    prepare: Callable[[Path, str], dict[str, Any]] | None = None,
     **changes: Any,
 ) -> AsyncIterator[World]:
-    """Run the signaling of these regions. `tokens` and `clusters` (of its regions file) may differ by region."""
+    """Run the signaling of these regions. `tokens` and `clusters` (of its regions file) may differ by region.
+
+    `prepare` changes the files in a region's folder and returns settings for it alone.
+    """
     built = World({name: Region(name) for name in names}, {}, {})
     between = Between(built.regions)
     async with contextlib.AsyncExitStack() as opened:
@@ -131,6 +135,7 @@ async def world(
                 "regions_file": folder / "regions.json",
                 "region_token_file": folder / "region-token",
                 **changes,
+                **(prepare(folder, name) if prepare else {}),
             }
             stack = await opened.enter_async_context(signaling(folder, fleet=fleet, **settings))
             built.stacks[name] = stack

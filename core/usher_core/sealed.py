@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import hashlib
 import hmac
 import re
@@ -29,11 +30,18 @@ _BASE64URL = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class Sealer:
-    """Seals and opens texts under the seal keys of a key file."""
+    """Seals and opens texts under the seal keys of a key file.
 
-    def __init__(self, keys: Iterable[SealKey]) -> None:
+    Args:
+        keys: those of our own file.
+        others: keys that open only, such as those of other installations; their ids may be those of ours, too.
+    """
+
+    def __init__(self, keys: Iterable[SealKey], others: Iterable[SealKey] = ()) -> None:
         self._keys = index_by_id(keys)
-        self._ciphers = {key.id: AESGCM(key.key) for key in self._keys.values()}
+        self._ciphers: dict[int, list[AESGCM]] = {}
+        for key in (*self._keys.values(), *others):
+            self._ciphers.setdefault(key.id, []).append(AESGCM(key.key))
 
     def seal(self, prefix: str, content: bytes, nonce: bytes, now: float) -> str:
         """Return the sealed text of `content`; `nonce` has 12 random bytes, `now` is in Unix seconds.
@@ -42,7 +50,7 @@ class Sealer:
         """
         key = self._active(now)
         sealed = bytes((key.id,)) + nonce
-        sealed += self._ciphers[key.id].encrypt(nonce, content, prefix.encode("ascii"))
+        sealed += self._ciphers[key.id][0].encrypt(nonce, content, prefix.encode("ascii"))
         return prefix + base64.urlsafe_b64encode(sealed).rstrip(b"=").decode("ascii")
 
     def nonce_of(self, prefix: str, content: bytes, now: float) -> bytes:
@@ -73,10 +81,10 @@ class Sealer:
         if len(raw) < 1 + NONCE_LENGTH + TAG_LENGTH or raw[0] not in self._ciphers:
             raise RemoteError("sealed", "no key of ours sealed this text")
         nonce, box = raw[1 : 1 + NONCE_LENGTH], raw[1 + NONCE_LENGTH :]
-        try:
-            return self._ciphers[raw[0]].decrypt(nonce, box, prefix.encode("ascii"))
-        except InvalidTag:
-            raise RemoteError("sealed", "no key of ours sealed this text") from None
+        for cipher in self._ciphers[raw[0]]:
+            with contextlib.suppress(InvalidTag):
+                return cipher.decrypt(nonce, box, prefix.encode("ascii"))
+        raise RemoteError("sealed", "no key of ours sealed this text")
 
     def _active(self, now: float) -> SealKey:
         key = newest_active(self._keys.values(), now)

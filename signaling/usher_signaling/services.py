@@ -12,9 +12,7 @@ from time import monotonic
 import httpx
 import structlog
 
-from usher_core.errors import LocalError
 from usher_core.internal_api import parse_token
-from usher_core.keys import newest_active, parse_key_file
 from usher_core.sealed import Sealer
 from usher_shell.watched_file import WatchedFile
 from usher_signaling.api_keys import DEFAULT_TENANT, ApiKey, ApiKeys, check_api_key, digest_of, parse_api_keys
@@ -32,6 +30,7 @@ from usher_signaling.readiness import Readiness
 from usher_signaling.redis_store import RedisStore
 from usher_signaling.regions import Regions
 from usher_signaling.relay_pages import RelayPages
+from usher_signaling.seal_keys import Keys, SealKeys
 from usher_signaling.settings import SignalingSettings
 from usher_signaling.sources import select_sources
 from usher_signaling.steering import Steering
@@ -43,7 +42,7 @@ log = structlog.get_logger()
 
 
 AnyFile = (
-    WatchedFile[Sealer]
+    WatchedFile[Keys]
     | WatchedFile[str]
     | WatchedFile[ApiKeys]
     | WatchedFile[Jwks]
@@ -123,9 +122,9 @@ def build_services(
     Only the route file may come later: the transceivers may still be starting.
     """
     metrics = Metrics()
-    keys = WatchedFile(settings.keys_file, lambda text: _parse_seal_keys(text, clock()), "key file")
+    sealer = SealKeys(settings.keys_file, settings.region_key_files, clock)
     token = WatchedFile(settings.token_file, parse_token, "token file")
-    files: list[AnyFile] = [keys, token]
+    files: list[AnyFile] = [*sealer.files, token]
     api_keys: Callable[[], ApiKeys] | None = None
     if settings.api_keys_file is not None:
         key_file = WatchedFile(settings.api_keys_file, parse_api_keys, "API key file")
@@ -138,9 +137,6 @@ def build_services(
         no_key = ApiKeys()  # callers need a JWT then
         api_keys = lambda: no_key  # noqa: E731
     jwt = _jwt_verifier(settings, files, clock)
-
-    def sealer() -> Sealer:
-        return keys.value
 
     sources = select_sources(settings, metrics)
     client = TransceiverClient(lambda: token.value, transport, tracer)
@@ -269,13 +265,6 @@ def _redis(settings: SignalingSettings, metrics: Metrics) -> RedisStore | None:
         lambda: redis is not None and redis.is_away,
     )
     return redis
-
-
-def _parse_seal_keys(text: str, now: float) -> Sealer:
-    seal = parse_key_file(text).seal
-    if newest_active(seal, now) is None:
-        raise LocalError("the key file has no active seal key", "make one with `usher keys new`")
-    return Sealer(seal)
 
 
 def _checked_key(settings: SignalingSettings) -> str:

@@ -21,6 +21,7 @@ from usher_signaling.regions import EVERYBODY_ELSE, Network, RegionalAddress, Re
 
 MAX_ADVERTISED = 16
 MAX_RELAY_ADMINS = 64
+MAX_REGION_KEYS_FILES = 64
 
 _HEADER = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -86,6 +87,12 @@ class SignalingSettings(RouteSettings):
         default=None,
         description="file with the token by which signaling of all regions know each other; read again when it "
         "changes. Of several lines the first is sent and all are taken",
+    )
+    region_keys_file: TextList = Field(
+        default=(),
+        max_length=MAX_REGION_KEYS_FILES,
+        description="signaling's key file of another region (repeatable), where regions have seal keys of their own: "
+        "call ids and ephemeral keys that they made are opened; read again when it changes",
     )
     region_ca_file: Path | None = Field(
         default=None,
@@ -403,6 +410,11 @@ class SignalingSettings(RouteSettings):
     def http_address(self) -> tuple[str, int]:
         """(host, port) to listen on."""
         return split_host_port(self.http)
+
+    @property
+    def region_key_files(self) -> tuple[Path, ...]:
+        """Where the seal keys of other regions are."""
+        return tuple(Path(path) for path in self.region_keys_file)
 
     @property
     def is_keyless(self) -> bool:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -107,6 +110,27 @@ async def test_an_ephemeral_key_works_in_every_region_with_its_session(tmp_path:
         assert_error(await place_from_eu(both, **key), 401, "client_secret_expired")
         ended = await both["us"].post(f"{placed.headers['location']}/hangup", headers=key)
         assert ended.status_code == 200, "a call outlives its key in every region"
+
+
+async def test_regions_with_seal_keys_of_their_own_open_each_others_texts(tmp_path: Path) -> None:
+    def own_key(folder: Path, name: str) -> dict[str, Any]:
+        key = {"id": 1, "key": base64.b64encode(name.encode().ljust(32)).decode()}
+        (folder / "keys.json").write_text(json.dumps({"version": 1, "seal": [key]}))
+        return {"region_keys_file": [str(tmp_path / other / "keys.json") for other in ("us", "eu") if other != name]}
+
+    async with world(tmp_path, prepare=own_key) as both:
+        refresh = both.stacks["us"].app.state.services._refresh_files
+        location = (await place_from_eu(both)).headers["location"]
+        assert_error(await both["us"].get(location), 404, "call_not_found")
+        await refresh()
+        assert (await both["us"].get(location)).status_code == 200
+        assert_error(await both["us"].get(location, headers=OTHER), 404, "call_not_found")
+        made = (await both["us"].post("/v1/realtime/client_secrets", json={})).json()["value"]
+        assert (await place_from_eu(both, Authorization=f"Bearer {made}")).status_code == 201
+        assert both.created() == {"eu": 2}
+        (tmp_path / "eu" / "keys.json").write_text("{")
+        await refresh()
+        assert (await both["us"].get(location)).status_code == 200, "the last good keys count"
 
 
 async def test_only_what_is_named_is_handed_on(tmp_path: Path) -> None:

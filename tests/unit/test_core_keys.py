@@ -136,3 +136,17 @@ def test_sealed_text_opens_under_its_prefix_only() -> None:
     with pytest.raises(RemoteError):
         sealer.open("ek_", "ek_" + text.removeprefix("rtc_"))
     assert sealer.open("rtc_", text) == b"x"
+
+
+def test_keys_of_others_open_and_never_seal_even_when_their_ids_are_ours() -> None:
+    ours, theirs, third = (SealKey(id=number, key=bytes([fill]) * 32) for number, fill in ((1, 1), (1, 2), (2, 3)))
+    sealed = Sealer([theirs]).seal("rtc_", b"x", bytes(12), 0)
+    sealer = Sealer([ours], [theirs, third])
+    assert sealer.open("rtc_", sealed) == b"x"
+    assert sealer.seal("rtc_", b"x", bytes(12), 0) == Sealer([ours]).seal("rtc_", b"x", bytes(12), 0)
+    assert sealer.nonce_of("rtc_", b"x", 0) == Sealer([ours]).nonce_of("rtc_", b"x", 0)
+    for other in (Sealer([ours]), Sealer([ours], [third])):
+        with pytest.raises(RemoteError):
+            other.open("rtc_", sealed)
+    with pytest.raises(LocalError):
+        _ = Sealer([], [theirs]).seal("rtc_", b"x", bytes(12), 0)
