@@ -51,6 +51,8 @@ SUBSTITUTIONS: dict[str, str | Callable[[re.Match[str]], str]] = {
     # A line that lists options is no command; `test_docs_names` compares each option with the code.
     r"^(usher \w+)\b.*\[--.*": r"\1 --help",
     r"http://127\.0\.0\.1:8080": "$FLEET",
+    r"http://127\.0\.0\.1:8081": "$FLEET_2",
+    r"\bFAR\b": "$FAR",
     r"http://TRANSCEIVER": "$TRANSCEIVER",
     r"\bUFRAG\b": "$UFRAG",
     r"\bN\[,N\]…": "1,2",
@@ -136,6 +138,17 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workplace]:
         yield set_up(fleet, directory, tmp_path_factory.mktemp("work"))
 
 
+@pytest.fixture(scope="module")
+def two_regions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workplace]:
+    """What docs/multi-region.md begins with."""
+    directory = tmp_path_factory.mktemp("regions")
+    with running_fleet(directory, "--clusters=2", "--ingress=2", "--wan=40ms") as fleet:
+        near, far = fleet.state()["regions"]
+        there = {"FLEET": near["http"], "FLEET_2": far["http"], "FAR": far["far_udp"]}
+        path = f"{Path(sys.prefix) / 'bin'}:{os.environ['PATH']}"
+        yield Workplace(tmp_path_factory.mktemp("work"), {**make_environment(), "PATH": path, **there})
+
+
 def set_up(fleet: Fleet, directory: Path, folder: Path) -> Workplace:
     (secrets,) = directory.glob("usher-up-*")
     for name in ("internal-token", "relay.json"):
@@ -161,7 +174,11 @@ def set_up(fleet: Fleet, directory: Path, folder: Path) -> Workplace:
 @pytest.mark.parametrize(
     "script", [s for s in SCRIPTS if any(map(runs_here, s.commands))], ids=lambda script: script.name
 )
-def test_commands_of_a_page_run(script: Script, workplace: Workplace, require_tool: Callable[[str], str]) -> None:
+def test_commands_of_a_page_run(
+    script: Script, request: pytest.FixtureRequest, require_tool: Callable[[str], str]
+) -> None:
+    calls_regions = script.block.page == "docs/multi-region.md" and "usher call" in script.block.text
+    workplace: Workplace = request.getfixturevalue("two_regions" if calls_regions else "workplace")
     commands = [substituted(command) for command in script.commands if runs_here(command)]
     for program in {"curl", "sysctl"} & {command.split()[0] for command in commands}:
         require_tool(program)

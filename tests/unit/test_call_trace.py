@@ -39,7 +39,7 @@ def test_hops_that_measured_more_than_the_whole_leave_nothing() -> None:
 def test_without_a_check_or_hops_it_says_so() -> None:
     assert trace_of(None, described(None, 41.2, 0.3))["hops"][0]["rtt_ms"] is None
     assert lines_of(1, trace_of(None, {})) == [
-        "call 1: no check was timed",
+        "call 1: no check was answered",
         "      the server does not tell the hops: it needs --relay-admin, and you an API key",
     ]
 

@@ -102,6 +102,11 @@ WRONG: list[tuple[list[str], str]] = [
         )
     ),
     ([*CALL, "--rate", "5"], "--rate is for --load"),
+    (
+        [*CALL, "--trace", "--seconds", "2"],
+        "--trace times a check, and they come every 2.5 s: --seconds 2 is too short",
+    ),
+    ([*CALL, "--region", "a b"], "usher call: Invalid value for '--region'"),
     ([*CALL, "--wav", "/nowhere.wav"], "can't read sound from /nowhere.wav"),
     ([*CALL, "--wav", ""], "can't read sound from ."),
     ([*CALL, "--wav", "/nowhere.wav", "--talk", "1"], "exclude each other"),

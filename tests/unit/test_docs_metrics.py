@@ -16,6 +16,7 @@ from prometheus_client.core import Metric
 
 from tests.pages import ROOT, Row, codes, pages, rows
 from tests.signaling_fakes import make_settings, signaling
+from usher_cli.wan.metrics import LinksCollector
 from usher_core import hop, stun
 from usher_core.internal_api import Load
 from usher_core.keys import HeldKey, KeyState
@@ -79,6 +80,8 @@ UNBOUNDED = {
     ("usher_signaling_region_forwards_total", "region"),
     ("usher_signaling_requests_total", "status"),
     ("usher_operator_api_requests_total", "code"),
+    ("usher_wan_packets_total", "there"),
+    ("usher_wan_waiting", "there"),
 }
 """Labels whose values are the installation's; the page describes them in words."""
 
@@ -228,6 +231,11 @@ async def signaling_metrics(folder: Path) -> list[Metric]:
     return list(found.values())
 
 
+def wan_metrics() -> list[Metric]:
+    link: Any = SimpleNamespace(target=("192.0.2.1", 3478), forwarded=0, lost=0, dropped=0, waiting=0)
+    return list(LinksCollector([link]).collect())
+
+
 def operator_metrics() -> list[Metric]:
     metrics = OperatorMetrics()
     outcomes = called_with(reconciler, "_count", 1)
@@ -269,9 +277,8 @@ def described(metrics: list[Metric]) -> Exported:
 
 @pytest.fixture
 async def exported(tmp_path: Path) -> Exported:
-    return described(
-        [*relay_metrics(), *transceiver_metrics(), *await signaling_metrics(tmp_path), *operator_metrics()]
-    )
+    programs = [relay_metrics(), transceiver_metrics(), await signaling_metrics(tmp_path)]
+    return described([metric for found in (*programs, wan_metrics(), operator_metrics()) for metric in found])
 
 
 def anchor(heading: str) -> str:

@@ -11,6 +11,7 @@ from usher_cli.call.command import call
 from usher_cli.keys_command import keys
 from usher_cli.ufrag_command import ufrag
 from usher_cli.up.settings import UpSettings
+from usher_cli.wan.settings import WanSettings
 from usher_core.settings import ProgramSettings
 from usher_operator.settings import OperatorSettings
 from usher_relay.settings import RelaySettings
@@ -70,7 +71,7 @@ def code_of(page_text: str) -> Iterator[str]:
 
 def test_flags_exist() -> None:
     known = set(FOREIGN_FLAGS)
-    for settings in (RelaySettings, TransceiverSettings, SignalingSettings, OperatorSettings, UpSettings):
+    for settings in (RelaySettings, TransceiverSettings, SignalingSettings, OperatorSettings, UpSettings, WanSettings):
         known.update(flags_of_settings(settings))
     for command in (call, keys, ufrag):
         known.update(flags_of(command))

@@ -22,6 +22,7 @@ from usher_core.ids import split_host_port
 MAX_COUNT = 10_000
 MAX_CONCURRENCY = 200
 MAX_SECONDS = 3600
+MIN_TRACED_S = 3.0
 _REGION = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -159,6 +160,10 @@ def call(  # noqa: PLR0913  (one parameter per flag)
         raise LocalError("--rate is for --load", "add --load, or use --concurrency")
     if talk is not None and talk >= seconds:
         raise LocalError(f"--talk {talk:g} leaves no time for silence within --seconds {seconds:g}", "let it be less")
+    if trace and seconds < MIN_TRACED_S:
+        raise LocalError(
+            f"--trace times a check, and they come every 2.5 s: --seconds {seconds:g} is too short", "3 do"
+        )
     bearer(api_key)
     calls_url(url)
     if record is not None:

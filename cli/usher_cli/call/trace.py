@@ -30,7 +30,9 @@ def lines_of(number: int, trace: dict[str, Any]) -> list[str]:
     """Return the lines that a person reads of one call."""
     hops: Hops = trace["hops"]
     total = trace["total_ms"]
-    lines = [f"call {number}: round trip {_ms(total)}" if total is not None else f"call {number}: no check was timed"]
+    lines = [
+        f"call {number}: round trip {_ms(total)}" if total is not None else f"call {number}: no check was answered"
+    ]
     if not hops:
         return [*lines, "      the server does not tell the hops: it needs --relay-admin, and you an API key"]
     lines += [f"      {_ends(hop):<26}{_ms(hop['rtt_ms']):>10}" for hop in hops]
