@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 from usher_core.event_policy import CLIENT_EVENTS, OPEN, EventPolicy
+from usher_core.json_values import write_json
 from usher_core.private_fields import INSTRUCTIONS, MAX_WHERE, find_private, without_private
 
 Event = dict[str, Any]
@@ -50,6 +51,12 @@ def refusal(policy: EventPolicy, event: Event) -> tuple[str, str] | None:
         if where is not None:
             return _NOT_ALLOWED, (holder + where)[:MAX_WHERE]
     return None
+
+
+def shown(policy: EventPolicy, event: Event, text: str) -> str:
+    """Return the text of an event for the holder: `text`, which holds all of it, unless something is to be cut."""
+    seen = visible(policy, event)
+    return text if seen is event else write_json(seen)
 
 
 def visible(policy: EventPolicy, event: Event) -> Event:

@@ -10,8 +10,7 @@ Rules:
 * Bad JSON, an unknown type, an update that is no object: an `error` event, and the call goes on.
 * Where another server of the protocol stands behind the backend, the session is that server's: nothing of it is
   answered here, events pass as they are written, and observers are greeted with the session it was last seen to have.
-* Observers get a copy of what goes to the client and, if they ask for it, of what clients and observers send. They may
-  send what a client may. A slow one is dropped.
+* Observers look on (audience.py), and may send what a client may.
 * Client and observers are each bound by a policy of their own (event_policy.py): what it does not allow is answered by
   an `error` event and goes nowhere (an update of the session also by the session as it is), and what is private is cut
   from what they see. What somebody with a policy sends is handed on as it was read here, not as it was written, so
@@ -24,14 +23,14 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from usher_core.errors import RemoteError
 from usher_core.event_policy import OPEN, EventPolicy
 from usher_core.json_values import has_more_parts, is_deeper, merge, read_json, write_json
+from usher_transceiver.audience import Audience, Observer
 from usher_transceiver.error_event import error_event
-from usher_transceiver.event_policy import refusal, visible
+from usher_transceiver.event_policy import refusal, shown
 from usher_transceiver.rate import TokenBucket
 
 MAX_WAITING = 256
@@ -62,24 +61,6 @@ MAX_PARTS = 16_384
 """Of a message; reading so many takes half as long as a frame of audio lasts."""
 
 Event = dict[str, Any]
-
-
-class Observer(Protocol):
-    """Somebody who looks on: side-band, demo page, tests."""
-
-    def offer(self, text: str) -> bool:
-        """Take an event, now; False when there is no room, and the observer is dropped."""
-
-    def dropped(self, reason: str) -> None:
-        """No further event will come."""
-
-
-@dataclass(frozen=True, slots=True)
-class _View:
-    """Whether an observer wants to see what clients and observers send, and what it may see."""
-
-    client_events: bool
-    policy: EventPolicy
 
 
 class EventHub:
@@ -131,8 +112,7 @@ class EventHub:
         self._refusals = TokenBucket(REFUSALS_PER_SECOND, REFUSALS_AT_ONCE)
         self._for_backend: deque[Event] = deque()
         self._for_backend_bytes = 0
-        self._max_observers = max_observers
-        self._observers: dict[Observer, _View] = {}
+        self._audience = Audience(max_observers)
 
     # The channel
 
@@ -171,8 +151,8 @@ class EventHub:
             text = message if isinstance(message, str) and policy == OPEN else write_json(event)
             self._pass_on(self._to_server, event, text)
             return True
-        if self._observers:
-            self._show(event, write_json(event), of_client=True)
+        if self._audience:
+            self._audience.show(event, write_json(event), of_client=True)
         if event["type"] == "session.update" and not self._update(event):
             return True
         if self._backend_ready:
@@ -182,7 +162,7 @@ class EventHub:
         return True
 
     def _pass_on(self, to_server: Callable[[Event, str], None], event: Event, text: str) -> None:
-        self._show(event, text, of_client=True)
+        self._audience.show(event, text, of_client=True)
         to_server(event, text)
 
     def _remind(self, now: float) -> None:
@@ -210,8 +190,8 @@ class EventHub:
         self._send_out(event, text)
 
     def _send_out(self, event: Event, text: str) -> None:
-        self._show(event, text)
-        text = _seen(self._policy, event, text)
+        self._audience.show(event, text)
+        text = shown(self._policy, event, text)
         if self._open:
             self._deliver(text)
         elif len(self._waiting) < MAX_WAITING and self._waiting_bytes + len(text) <= MAX_WAITING_BYTES:
@@ -272,32 +252,29 @@ class EventHub:
     @property
     def observers(self) -> int:
         """How many look on."""
-        return len(self._observers)
+        return len(self._audience)
 
     def observe(self, observer: Observer, *, client_events: bool = True, policy: EventPolicy = OPEN) -> bool:
         """Let somebody look on from now on, also at what clients send or not; False when too many do."""
-        if len(self._observers) >= self._max_observers:
+        if not self._audience.join(observer, policy, client_events=client_events):
             return False
-        self._observers[observer] = _View(client_events, policy)
         self._greet(observer.offer, policy)
         return True
 
     def leave(self, observer: Observer) -> None:
         """Forget an observer; harmless to call twice."""
-        self._observers.pop(observer, None)
+        self._audience.leave(observer)
 
     def close(self, reason: str) -> None:
         """The call has ended: say so to whoever still hears it."""
         ended = {"type": "usher.call.ended", "reason": reason, "event_id": self._new_id()}
-        self._show(ended, write_json(ended))
+        self._audience.show(ended, write_json(ended))
         if self._open:
             self._send(write_json(ended))  # where the client hung up there is no channel any more, and nothing is lost
         self._open = False
         self._waiting.clear()
         self._for_backend.clear()
-        observers, self._observers = self._observers, {}
-        for observer in observers:
-            observer.dropped(reason)
+        self._audience.dismiss(reason)
 
     @property
     def _session_bytes(self) -> int:
@@ -307,15 +284,7 @@ class EventHub:
     @property
     def _writings(self) -> int:
         """How often the session has to be written when it changes: once, and for each who sees only a part of it."""
-        policies = (self._policy, *(view.policy for view in self._observers.values()))
-        return 1 + sum(1 for policy in policies if policy.private)
-
-    def _show(self, event: Event, text: str, *, of_client: bool = False) -> None:
-        for observer, view in tuple(self._observers.items()):
-            is_wanted = view.client_events or not of_client
-            if is_wanted and not observer.offer(_seen(view.policy, event, text)):
-                self.leave(observer)
-                observer.dropped("too_slow")
+        return 1 + bool(self._policy.private) + self._audience.with_private_fields
 
     # Out
 
@@ -324,7 +293,7 @@ class EventHub:
 
     def _greet(self, say: Callable[[str], object], policy: EventPolicy) -> None:
         if self._to_server is None or self._is_adopted:
-            say(_seen(policy, *self._with_session("session.created")))
+            say(shown(policy, *self._with_session("session.created")))
 
     def _written_session(self) -> str:
         self._session_text = self._session_text or write_json(self.session)
@@ -358,12 +327,6 @@ def parse_event(message: str | bytes) -> Event:
     if not isinstance(event, dict) or not isinstance(event.get("type"), str):
         raise RemoteError("invalid_event", "An event is a JSON object with a string `type`.")
     return event
-
-
-def _seen(policy: EventPolicy, event: Event, text: str) -> str:
-    """Return the text of an event for somebody: `text`, which holds all of it, unless something is to be cut."""
-    shown = visible(policy, event)
-    return text if shown is event else write_json(shown)
 
 
 def _quote(text: str) -> str:

@@ -35,7 +35,7 @@ TOO_SLOW = (1013, "too_slow")
 
 
 class SocketObserver:
-    """Copies events to a WebSocket and hands back what it sends (`events.Observer`).
+    """Copies events to a WebSocket and hands back what it sends (`audience.Observer`).
 
     Args:
         socket: not accepted yet.
