@@ -244,6 +244,10 @@ class Fleet:
         kill = ["ctr", "--namespace", "k8s.io", "task", "kill", "--signal", "SIGKILL", container]
         run(*shlex.split(command), pod["spec"]["nodeName"], *kill)
 
+    def bring_files(self, selector: str) -> None:
+        """Have kubelets bring changed Secrets to pods now, as they do when a pod changes; else within 60 to 90 s."""
+        self.namespace.kubectl("annotate", "pods", f"--selector={selector}", f"e2e/at={time.time()}", "--overwrite")
+
     def scale_operator(self, replicas: int) -> None:
         """Change the number of operators, and wait until as many pods are there."""
         self.namespace.kubectl("scale", "deployment/usher-operator", f"--replicas={replicas}")

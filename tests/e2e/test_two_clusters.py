@@ -182,16 +182,16 @@ def test_a_new_key_of_the_trunk_is_not_heard(clusters: Clusters, figure: Figure)
         clusters.share_keys("--new-key", f"--starts-in={STARTS_IN_S}")
         asked = time.monotonic()
         for fleet in (clusters.home, clusters.away):
-            # A kubelet looks after a pod that has changed at once, and brings its files; else within a minute or two.
-            fleet.namespace.kubectl("annotate", "pods", f"--selector={RELAY_PODS}", "e2e/look=now", "--overwrite")
+            fleet.bring_files(RELAY_PODS)
         wait_for("all relays hold both keys", lambda: all_hold(clusters, 2), STARTS_IN_S)
         figure("all relays held the new key after", f"{time.monotonic() - asked:.1f} s")
         outcome = calls.end()
     figure("calls while it came into use", outcome)
     assert outcome.is_unbroken
-    # With the old key alone nothing would get through any more.
-    used = {number for relay in clusters.relays(clusters.away) for number in lacking(clusters.away, relay)}
-    assert not used, "the other side holds the new one"
+    assert not {each for relay in clusters.relays(clusters.away) for each in lacking(clusters.away, relay)}
+    for reason in ("hop_key", "hop_mac"):
+        name = f'usher_relay_drops_total{{reason="{reason}"}}'
+        assert sum(metric(clusters.home, relay, name) for relay in clusters.relays(clusters.home)) == 0
     assert condition(clusters.away, RELAYS, "PeersReachable")[0] == "True"
 
 
