@@ -153,6 +153,7 @@ def set_up(fleet: Fleet, directory: Path, folder: Path) -> Workplace:
     (secrets,) = directory.glob("usher-up-*")
     for name in ("internal-token", "relay.json"):
         shutil.copy(secrets / name, folder)
+    shutil.copy(secrets / "relay.json", folder / "relay-keys.json")  # what kubectl would have written there
     sdp = {"Content-Type": "application/sdp"}
     answer = httpx.post(f"{fleet.url}/v1/realtime/calls", content=OFFER.read_bytes(), headers=sdp)
     ufrag = re.search(r"a=ice-ufrag:(\S+)", answer.text)
