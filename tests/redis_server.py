@@ -41,16 +41,25 @@ class RedisServer:
         self.process = subprocess.Popen([program, *flags, *self.flags], stdout=subprocess.DEVNULL)
 
     async def _listens(self) -> bool:
+        """Whether it answers, and not somebody else's server that took the port first."""
         assert self.process is not None
         assert self.process.poll() is None, "redis-server ended"
         try:
-            _, writer = await asyncio.open_connection("127.0.0.1", self.port)
+            reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         except OSError:
             return False
-        writer.close()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
-        return True
+        try:
+            writer.write(f"AUTH {self.password}\r\n".encode() if self.password else b"")
+            writer.write(b"INFO server\r\n")
+            async with asyncio.timeout(5):
+                answer = await reader.readuntil(b"tcp_port:")
+            return f"process_id:{self.process.pid}\r\n".encode() in answer
+        except (OSError, TimeoutError, EOFError):
+            return False
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
 
     def kill(self) -> None:
         if self.process is not None:

@@ -88,6 +88,12 @@ class World:
     def live(self) -> int:
         return sum(len(fake.sessions) for fake in self.fakes.values())
 
+    def nobody(self, name: str) -> float:
+        """How many calls a region could place nowhere."""
+        metrics = self.stacks[name].app.state.services.metrics
+        value: float = metrics.placements.labels("nobody")._value.get()
+        return value
+
     def forwards(self, name: str, region: str, kind: str, outcome: str) -> float:
         metrics = self.stacks[name].app.state.services.metrics
         value: float = metrics.region_forwards.labels(region, kind, outcome)._value.get()

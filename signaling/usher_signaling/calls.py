@@ -268,7 +268,6 @@ class Calls:
                 return transceiver, created
         if lacking and lacking == tried:
             raise unavailable("no_backend", f"No transceiver here has the backend {request.backend!r}.")
-        self._metrics.placements.labels("nobody").inc()
         why = self._directory.why_nobody(region)
         log.warning(
             "no transceiver took the call", tried=[str(route) for route in tried], tenant=request.tenant, why=why

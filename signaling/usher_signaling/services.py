@@ -180,7 +180,7 @@ def build_services(
         regions=regions,
         calls=calls,
         peers=peers,
-        steering=Steering(settings, regions, calls, peers, monotonic),
+        steering=Steering(settings, regions, calls, peers, metrics, monotonic),
         readiness=Readiness(sources.statuses, directory, calls, ending),
         relays=RelayPages(settings.relay_admin, transport),
         limits=Limits(settings, api_keys, tenant_calls, redis, metrics, clock),

@@ -4,7 +4,7 @@ Rules:
 * The order of places is `peer_regions.itinerary`'s. A place that takes no call is followed by the next one; an offer
   that is at fault, or a tenant's limit, is nobody else's to judge.
 * Each place but the last has at most half of the time that is left, another region `--region-timeout` at most.
-* What a peer handed on to us is placed here or refused.
+* What a peer handed on to us is placed here or refused. Whether nobody took the call is the peer's to count.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from usher_signaling.auth import Caller
 from usher_signaling.calls import MIN_ATTEMPT_S, Calls, Offer, PlacedCall
 from usher_signaling.errors import ApiError, unavailable
+from usher_signaling.metrics import Metrics
 from usher_signaling.peer_regions.client import Passed, PeerAnswer
 from usher_signaling.peer_regions.itinerary import HERE, itinerary
 from usher_signaling.peer_regions.origin import Origin
@@ -31,6 +32,7 @@ class Steering:
     regions: Regions
     calls: Calls
     peers: Peers
+    metrics: Metrics
     now: Callable[[], float]
 
     async def place(
@@ -40,6 +42,14 @@ class Steering:
         if origin is not None:
             within = self.settings.answer_deadline if origin.within is None else origin.within
             return await self.calls.place(caller, replace(offer, within=within, request_id=origin.request_id))
+        try:
+            return await self._place_somewhere(caller, offer, passed)
+        except ApiError as error:
+            if error.code == "no_transceiver":
+                self.metrics.placements.labels("nobody").inc()
+            raise
+
+    async def _place_somewhere(self, caller: Caller, offer: Offer, passed: Passed) -> PlacedCall | PeerAnswer:
         table, settings = self.peers.table(), self.settings
         places = itinerary(self.regions, table, offer.region, here_first=settings.region_here_first)
         deadline = self.now() + settings.answer_deadline

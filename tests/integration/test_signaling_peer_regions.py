@@ -227,6 +227,7 @@ async def test_a_region_without_room_is_passed_over_and_not_asked_for_a_second(t
             assert (await place_from_eu(both)).status_code == 201
         assert len(both.fakes["us"].sessions) == 3
         assert both.regions["eu"].offers < 3
+        assert [both.nobody(name) for name in ("us", "eu")] == [0, 0], "somebody took it"
         assert both.stacks["us"].app.state.services.peers.away_count() == 0
 
 
@@ -236,6 +237,7 @@ async def test_nobody_hands_a_call_on_that_was_handed_on(tmp_path: Path) -> None
             fake.max_sessions = 0
         assert_error(await place_from_eu(both), 503, "no_transceiver")
         assert (both.regions["us"].offers, both.regions["eu"].offers) == (0, 1)
+        assert [both.nobody(name) for name in ("us", "eu")] == [1, 0], "a refused call is counted where it came in"
 
 
 async def test_regions_are_tried_in_order_within_the_deadline_of_one_offer(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from usher_relay.trunk.metrics import PeersCollector
 from usher_shell.pod_watch import PodWatch
 from usher_shell.pod_watch_metrics import PodWatchCollector
 from usher_shell.watched_file import SourceStatus
-from usher_signaling import auth, calls, limits
+from usher_signaling import auth, calls, limits, steering
 from usher_signaling.metrics import Metrics
 from usher_signaling.peer_regions import origin, peers
 from usher_signaling.peer_regions.client import PeerError, PeerTimedOutError
@@ -211,7 +211,9 @@ async def signaling_metrics(folder: Path) -> list[Metric]:
         for path in [*paths, "/assets/app.css", "/nothing-there"]:
             await stack.client.request("GET", path.replace("{call_id}", "rtc_1"))
         metrics = stack.app.state.services.metrics
-        for outcome in called_with(calls, "labels") | called_with(calls, "_failed", 1):
+        for outcome in (
+            called_with(calls, "labels") | called_with(steering, "labels") | called_with(calls, "_failed", 1)
+        ):
             metrics.placements.labels(outcome)
         for code in called_with(auth, "_unauthorised"):
             metrics.auth_failures.labels(code)

@@ -96,7 +96,8 @@ class PeerClient:
         self._tls = tls
         self._tracer = tracer or NoTracer()
         self._closing = BackgroundTasks(MAX_CLOSING)
-        limits = httpx.Limits(max_connections=1000, max_keepalive_connections=200, keepalive_expiry=30)
+        # Signaling closes an idle connection after 5 s: one that is closed while our request is on its way fails it.
+        limits = httpx.Limits(max_connections=1000, max_keepalive_connections=200, keepalive_expiry=4)
         self._http = httpx.AsyncClient(
             transport=transport,
             verify=tls,
