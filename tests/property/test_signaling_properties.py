@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import string
 from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from starlette.datastructures import Headers
 
 from usher_core.errors import RemoteError
 from usher_core.ids import Route
@@ -19,11 +21,17 @@ from usher_shell.loopback_names import is_loopback_authority
 from usher_signaling.call_ids import CallId, open_call_id, seal_call_id
 from usher_signaling.client_secrets import ClientSecret, open_secret, seal_secret
 from usher_signaling.entity_tags import entity_tag, parse_if_match
+from usher_signaling.errors import ApiError
 from usher_signaling.loopback import is_loopback_origin
+from usher_signaling.peer_regions.itinerary import HERE, itinerary
+from usher_signaling.peer_regions.origin import parse_region_tokens, read_origin
+from usher_signaling.peer_regions.table import parse_regions_file
 from usher_signaling.placement import Placement
+from usher_signaling.regions import Regions
 
 SEALER = Sealer([SealKey(id=7, key=bytes(range(32)))])
 NONCE = bytes(12)
+PEER_TOKEN = "region-token-of-the-properties-0123"
 BURSTS = settings(max_examples=settings().max_examples // 4)  # each example places 500 calls
 routes = st.builds(Route, st.integers(1, 0xFFFF), st.integers(0, 0xFFFF_FFFF), st.integers(0, 0xFF))
 session_ids = st.binary(min_size=8, max_size=8).map(bytes.hex)
@@ -185,3 +193,47 @@ def test_any_if_match_is_read_or_refused(text: str) -> None:
 def test_any_host_and_origin_is_judged_without_an_error(text: str) -> None:
     assert is_loopback_origin(text) in (True, False)
     assert is_loopback_authority(text) in (True, False)
+
+
+@given(
+    tokens=st.lists(st.sampled_from([PEER_TOKEN, PEER_TOKEN[1:], "", "\xff" * 40]), max_size=2),
+    said=st.dictionaries(
+        st.sampled_from(["usher-region", "usher-request-id", "usher-deadline-ms"]),
+        st.text(st.characters(max_codepoint=0xFF), max_size=80) | st.sampled_from(["eu", "request-1", "250"]),
+    ),
+)
+def test_nothing_is_believed_of_a_request_without_the_one_right_token(tokens: list[str], said: dict[str, str]) -> None:
+    raw = [("usher-region-token", token) for token in tokens] + list(said.items())
+    headers = Headers(raw=[(name.encode(), value.encode("latin-1")) for name, value in raw])
+    try:
+        origin = read_origin(parse_region_tokens(PEER_TOKEN), headers)
+    except ApiError as error:
+        assert tokens
+        assert (error.status == 400) is (tokens == [PEER_TOKEN])
+        return
+    assert (origin is None) is (tokens == [])
+    if origin is not None:
+        assert tokens == [PEER_TOKEN]
+        assert origin.region == said["usher-region"]
+        assert origin.request_id == said.get("usher-request-id")
+        assert origin.within is None or 0 < origin.within <= 60
+
+
+@given(
+    fallback=st.lists(st.sampled_from(["*", "us", "eu", "asia", "mars"]), unique=True),
+    region=st.sampled_from(["us", "eu", "asia", "mars"]),
+    here_first=st.booleans(),
+)
+def test_an_offer_goes_once_to_each_place_and_only_where_it_may(
+    fallback: list[str], region: str, here_first: bool
+) -> None:
+    peers = [{"name": name, "url": f"https://{name}.example"} for name in ("us", "eu", "asia")]
+    table = parse_regions_file(json.dumps({"version": 1, "regions": peers}), "us")
+    places = itinerary(Regions("us", fallback=tuple(fallback)), table, region, here_first=here_first)
+    assert len(set(places)) == len(places) > 0
+    assert set(places) <= {HERE, "eu", "asia"}
+    named = {HERE if name in ("us", "mars") else name for name in (region, *fallback) if name != "*"}
+    assert named <= set(places)
+    assert "*" in fallback or set(places) == named
+    if not (here_first and HERE in places):
+        assert places[0] == (region if region in ("eu", "asia") else HERE)
