@@ -79,7 +79,7 @@ async def test_a_check_with_another_sessions_ufrag_from_a_victims_address_moves_
         ({"pod": POD + 1}, "hop_not_our_route"),
         ({"to_client": True}, "hop_direction"),
         ({"time_ms": 1}, "hop_time"),
-        ({"kind": HopType.PROBE}, "hop_type"),
+        ({"kind": HopType.PROBE_REPLY}, "hop_type"),
     ],
 )
 async def test_forged_hop_datagrams_reach_no_session(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
