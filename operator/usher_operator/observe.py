@@ -225,10 +225,10 @@ class Observer:
             Reference("v1", "ServiceAccount", namespace, child),
             Reference("rbac.authorization.k8s.io/v1", "Role", namespace, child),
             Reference("rbac.authorization.k8s.io/v1", "RoleBinding", namespace, child),
+            Reference("v1", "Service", namespace, trunk_service_name(pool)),
+            Reference("v1", "ConfigMap", namespace, peers_name(pool)),
         ]
         trunk, knows_others = pool.spec.trunk, bool(pool.spec.peers or pool.spec.trunk)
-        wanted += [Reference("v1", "Service", namespace, trunk_service_name(pool))] if trunk else []
-        wanted += [Reference("v1", "ConfigMap", namespace, peers_name(pool))] if pool.spec.peers else []
         exposures = {pool.spec.exposure.type, *([trunk.exposure.type] if trunk else [])}
         pods = self._pods.of_pool(namespace, names.RELAY, name)
         (workload, service, *others), (there, forbidden), security, nodes, clusters, trunks = await _all(

@@ -218,7 +218,7 @@ OF_POOLS = {
     "usher.fleet: relaypools/finalizers, transceiverpools/finalizers": "update",
     "pods": "get list watch patch",
     "apps: deployments, daemonsets": "get list watch create patch",
-    "services": "get list watch create patch",
+    "services": "get list watch create patch delete",
     "serviceaccounts": "get create patch",
     "configmaps": "get create patch delete",
     "policy: poddisruptionbudgets": "get create patch",

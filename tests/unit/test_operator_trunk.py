@@ -13,7 +13,7 @@ from tests.operator_keys import NOW, pod
 from tests.operator_relays import DEFAULTS, NODES, NOTHING, relay_pool, running, with_ingress
 from usher_core.peers import parse_peer_file
 from usher_operator import names
-from usher_operator.actions import Apply, Plan
+from usher_operator.actions import Apply, Delete, Plan
 from usher_operator.api.relay_pool import RelayPool
 from usher_operator.api.transceiver_pool import TransceiverPool
 from usher_operator.loads import PodClient
@@ -149,6 +149,22 @@ def test_a_trunk_at_the_ports_of_nodes() -> None:
     assert (pool.spec.strategy.max_surge, pool.spec.strategy.max_unavailable) == (0, 1)
     refused = plan_relay_pool(pool, replace(NOTHING, pod_security="restricted"), NOW, DEFAULTS)
     assert condition(refused, "Exposed")[1] == "HostPortForbidden"
+
+
+def test_a_trunk_or_peers_that_nobody_wants_any_more_do_not_stay() -> None:
+    had = relay_pool(trunk=TRUNK, peers=PEERS)
+    seen = running(had)
+    there = {
+        key: {**each, "metadata": {**each["metadata"], "uid": f"uid-{key}"}} for key, each in seen.children.items()
+    }
+    outcome = plan_relay_pool(relay_pool(), replace(seen, children=there), NOW, DEFAULTS)
+    gone = {(each.target.kind, each.target.name) for each in outcome.actions if isinstance(each, Delete)}
+    assert gone == {("Service", "edge-relay-trunk"), ("ConfigMap", "edge-relay-peers")}
+    kept = plan_relay_pool(had, replace(seen, children=there), NOW, DEFAULTS)
+    assert not [each for each in kept.actions if isinstance(each, Delete)]
+    others = {key: {**each, "metadata": {**each["metadata"], "ownerReferences": []}} for key, each in there.items()}
+    refused = plan_relay_pool(relay_pool(), replace(seen, children=others), NOW, DEFAULTS)
+    assert not [each for each in refused.actions if isinstance(each, Delete)]
 
 
 # ---- what a pool says of its trunk

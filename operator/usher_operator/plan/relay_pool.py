@@ -23,7 +23,7 @@ from usher_operator.names import (
     pool_labels,
     selector_of,
 )
-from usher_operator.plan.children import is_ours, key_of, name_taken
+from usher_operator.plan.children import is_ours, key_of, leftovers, name_taken
 from usher_operator.plan.defaults import Defaults
 from usher_operator.plan.diagnosis import is_stuck, why_not_ready
 from usher_operator.plan.relay_addresses import find_addresses, find_trunk_addresses
@@ -118,12 +118,14 @@ def _carrying(seen: RelayPoolSeen) -> list[PodSeen]:
 
 def _applies(pool: RelayPool, seen: RelayPoolSeen, workload: Json) -> list[Action]:
     there = {**seen.children, f"Service/{child_name(RELAY, pool.metadata.name)}": seen.service}
-    stale = [child for child in relay_children(pool) if seen.resend or not is_current(child, there.get(key_of(child)))]
+    children = relay_children(pool)
+    stale = [child for child in children if seen.resend or not is_current(child, there.get(key_of(child)))]
     wanted, replicas = workload["spec"].get("replicas"), ((seen.workload or {}).get("spec") or {}).get("replicas")
     is_stale = seen.resend or not is_current(workload, seen.workload)
     if is_stale or (wanted is not None and replicas != wanted):
         stale.append(dict(workload))
-    return [Apply(each) for each in stale]
+    # A trunk that nobody wants any more must not stay open.
+    return [*(Apply(each) for each in stale), *leftovers(pool, seen.children, children)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +180,9 @@ def _accepted(pool: RelayPool, seen: RelayPoolSeen, defaults: Defaults) -> Verdi
         text = "No image: set spec.image, or the operator's setting for the image of relays."
         return Verdict("Accepted", "False", "NoImage", text)
     name = child_name(RELAY, pool.metadata.name)
-    children = {f"{pool.spec.workload}/{name}": seen.workload, f"Service/{name}": seen.service, **seen.children}
+    wanted = map(key_of, relay_children(pool))
+    children = {key: seen.children.get(key) for key in wanted}
+    children |= {f"{pool.spec.workload}/{name}": seen.workload, f"Service/{name}": seen.service}
     return (
         name_taken(children, pool)
         or cluster_id_conflict(pool, seen)

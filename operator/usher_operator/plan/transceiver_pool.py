@@ -8,7 +8,7 @@ from typing import Any
 
 from usher_core.decimals import read_decimal
 from usher_core.ids import MAX_CLUSTER
-from usher_operator.actions import Action, Apply, Delete, JsonPatch, Plan, Reference, SetDrain
+from usher_operator.actions import Action, Apply, JsonPatch, Plan, SetDrain
 from usher_operator.api.common import seconds
 from usher_operator.api.transceiver_pool import TransceiverPool
 from usher_operator.conditions import Verdict
@@ -17,7 +17,7 @@ from usher_operator.identity.lease import read_leases
 from usher_operator.identity.pod_ids import Grants, grant, identity_actions, is_waiting, last_given
 from usher_operator.names import CLUSTER_ID_LABEL, REVISION_LABEL, ROUND_ANNOTATION, TRANSCEIVER
 from usher_operator.plan import secret_refs
-from usher_operator.plan.children import is_ours, key_of, name_taken
+from usher_operator.plan.children import is_ours, key_of, leftovers, name_taken
 from usher_operator.plan.defaults import Defaults
 from usher_operator.plan.marks import mark_actions
 from usher_operator.plan.scale_down import (
@@ -271,7 +271,7 @@ def _workload_actions(
             kept = _KEPT if has_round(workload.deployment) else _KEPT[:1]
             actions.append(Apply(_with_replicas(workload.manifest, replicas), kept))
         elif not workload.is_rolling:
-            actions += _leftovers(pool, seen, children)
+            actions += leftovers(pool, seen.children, children)
     return [*actions, *_size_actions(workload, drains)]
 
 
@@ -295,18 +295,6 @@ def _size_actions(workload: _Workload, drains: Drains) -> list[Action]:
 
 def _with_replicas(manifest: dict[str, Any], replicas: int) -> dict[str, Any]:
     return {**manifest, "spec": {**manifest["spec"], "replicas": replicas}}
-
-
-def _leftovers(pool: TransceiverPool, seen: TransceiverPoolSeen, children: Sequence[Json]) -> list[Action]:
-    """Return the deletion of children that no pod uses any more, such as the configuration of a backend without one."""
-    wanted = {key_of(child) for child in children}
-    return [
-        Delete(
-            Reference("v1", "ConfigMap", pool.metadata.namespace, child["metadata"]["name"]), child["metadata"]["uid"]
-        )
-        for key, child in seen.children.items()
-        if key.startswith("ConfigMap/") and key not in wanted and is_ours(child, pool)
-    ]
 
 
 def _accepted(pool: TransceiverPool, seen: TransceiverPoolSeen, defaults: Defaults) -> Verdict:
