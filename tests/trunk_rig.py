@@ -63,6 +63,8 @@ class TrunkRig:
     """Time stands still. What either relay sends is kept until it is handed over."""
 
     with_password: bool = True
+    with_store: bool = False
+    """Whether the ingress relay asks a store of mappings."""
     now: float = 1_000.0
     unix: float = 1_800_000_000.0
     source: Endpoint = INGRESS_ADDRESS
@@ -73,7 +75,7 @@ class TrunkRig:
     def __post_init__(self) -> None:
         limits = Limits()
         keys = RelayKeys.of(trunk_keys(HOME_CLUSTER, with_password=self.with_password))
-        self.ingress = Forwarder(limits, (LISTENER, LISTENER_V6), keys)
+        self.ingress = Forwarder(limits, (LISTENER, LISTENER_V6), keys, with_store=self.with_store)
         self.ingress.set_peers({HOME_NAME: ways(HOME_ADDRESS)})
         self.home = Forwarder(limits, (), RelayKeys.of(trunk_keys(INGRESS_CLUSTER)))
         self.home.set_routes(LiveRoute(route_bytes(pod), ADDRESSES[pod], HOP_SIZE) for pod in (POD_A, POD_B))

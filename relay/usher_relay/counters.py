@@ -39,6 +39,8 @@ class Drop(StrEnum):
     LIMIT_TENTATIVE = "limit_tentative"
     LIMIT_QUESTIONS = "limit_questions"
     """The transceivers were asked too often already."""
+    LIMIT_PROBES = "limit_probes"
+    """A trunk probed us more often than its relays have reason to: a recorded probe that comes again, for one."""
     LIMIT_WAITING = "limit_waiting"
     """As much waits as may, of this client or in all."""
     HOP_ROOM = "hop_room"

@@ -18,10 +18,12 @@ from usher_relay.hop_codec import Stamp, hop_prefix, make_stamp
 from usher_relay.limits import AddressLimit, Buckets, Rate
 from usher_relay.trunk.keys import TrunkKeys
 from usher_relay.trunk.peers import AskedPeers, Peer, PeerRoute, PeerWays, TrunkSend
-from usher_relay.trunk.return_slots import ReturnSlots
+from usher_relay.trunk.return_slots import MAX_TRUNKS, ReturnSlots
 from usher_relay.waiting import Waiting
 
 REMEMBERED_LOCALS = 4_096
+PROBES_PER_TRUNK = 1_000
+"""Answered per second: each relay at the other end sends 4 for each address of ours."""
 BUCKETS = 65_536
 """Senders and ufrags that a limit tells apart; about 10 MB when full."""
 
@@ -120,6 +122,7 @@ class RelayState:
         """To send over a trunk with, by the cluster at its other end."""
         self.asked_peers = AskedPeers()
         self.slots = ReturnSlots()
+        self.probes = Buckets(_rate(PROBES_PER_TRUNK), MAX_TRUNKS)
         self.to_peers: list[TrunkSend] = []
         """What the data thread has still to send to relays of other clusters that own the session."""
         self.to_ingress: list[tuple[bytes, Endpoint]] = []

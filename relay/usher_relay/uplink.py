@@ -238,7 +238,8 @@ class Uplink:
         if question is None:
             if self._was_loaded(path_key, local, now):
                 return self._on_media(batch, path_key, local, datagram)
-            if not state.routes or (state.exchange is None and not state.transceivers_to_ask):
+            # The store may know clients of other clusters as well; transceivers are asked in our own alone.
+            if not (state.transceivers_to_ask if state.exchange is None else state.routes or state.peers):
                 return Drop.UNKNOWN_ADDRESS
             asked = state.transceivers_to_ask if state.exchange is None else 0
             question = waiting.ask(path_key, ssrc, local, asked, now)
@@ -267,7 +268,7 @@ class Uplink:
         """Make a flow of what was loaded for an address at the start."""
         state = self._state
         route = None if state.exchange is None else state.exchange.loaded(path_key)
-        if route is None or route not in state.routes:
+        if route is None or state.find(route) is None:
             return False
         state.counters.store_loaded += 1
         state.flows.on_here(path_key, route, local, now)
@@ -280,7 +281,7 @@ class Uplink:
         if question is None or not question.awaits_store:
             return
         question.awaits_store = False
-        live = None if route is None else state.routes.get(route)
+        live = None if route is None else state.find(route)
         if live is None:
             self._ask_further(batch, question)
         elif state.flows.on_here(path_key, live.route, question.local, batch.now):

@@ -17,7 +17,7 @@ from usher_relay.state import Limits
 pytestmark = pytest.mark.needs("native engine")
 
 AT_SOCKETS = {Drop.SEND_AGAIN, Drop.SEND_NO_BUFFERS, Drop.SEND_TOO_LONG, Drop.SEND_REFUSED, Drop.INTERNAL}
-ON_TRUNKS = {Drop.PEER_KEY, Drop.HOP_UNASKED}  # test_relay_trunks_agree.py has more of these
+ON_TRUNKS = {Drop.PEER_KEY, Drop.HOP_UNASKED, Drop.LIMIT_PROBES}  # test_relay_trunks_agree.py has more of these
 BY_STORE = ("store_asked", "store_loaded", "store_found")
 STEPS = 300
 RECORDED = Path(__file__).parents[1] / "vectors" / "recorded_call.json"

@@ -33,9 +33,11 @@ from tests.trunk_rig import (
 from usher_core import hop
 from usher_core.hop import HopType, Outer, Record, RecordFlag
 from usher_core.ids import Route
+from usher_core.keys import HopKey
 from usher_core.stun import StunClass, build
 from usher_relay.counters import Drop
 from usher_relay.endpoint import Endpoint
+from usher_relay.hop_codec import route_bytes
 from usher_relay.state import Limits
 from usher_relay.trunk.peer_table import PeerAddresses
 from usher_relay.trunk.rendezvous import PLACES
@@ -44,6 +46,7 @@ pytestmark = pytest.mark.needs("native engine")
 
 HOMES = (("198.51.100.7", 3479), ("198.51.100.8", 3479))
 SOURCES: tuple[Endpoint, ...] = (("203.0.113.5", 40001), ("203.0.113.6", 40002))
+OTHER_TRUNK = HopKey(id=TRUNK_KEY_ID + 1, scope=8, key=bytes(range(70, 86)))
 STEPS = 200
 
 
@@ -57,8 +60,12 @@ class World:
         self.now, self.unix = 1_000.0, 1_800_000_000.0
         limits = Limits(max_flows=self.random.choice((16, 60)), packets_per_client=self.random.choice((100, 2_000)))
         self.with_password = self.random.random() < 0.6
-        self.ingress = Both(limits, trunk_keys(HOME_CLUSTER, with_password=self.with_password))
-        self.home = Both(limits, trunk_keys(INGRESS_CLUSTER))
+        self.with_store = self.random.random() < 0.5
+        keys = trunk_keys(HOME_CLUSTER, with_password=self.with_password)
+        self.ingress = Both(limits, keys, with_store=self.with_store)
+        # Another cluster has a trunk to the same home relay.
+        held = trunk_keys(INGRESS_CLUSTER)
+        self.home = Both(limits, held.model_copy(update={"hop": (*held.hop, OTHER_TRUNK)}))
         self.home.set_routes([(pod, ADDRESSES[pod], 1_472) for pod in (POD_A, POD_B)])
         # A pod of its own at the ingress relay, of another cluster than its peer.
         self.sessions = [session(pod, number) for number, pod in enumerate((POD_A, POD_B, POD_C, POD_A))]
@@ -87,8 +94,17 @@ class World:
 
     def step(self) -> None:
         action = self.random.choices(
-            (self.enter, self.cross, self.answer, self.wait, self.change_peers, self.change_keys, self.nonsense),
-            (40, 25, 25, 6, 1, 1, 6),
+            (
+                self.enter,
+                self.cross,
+                self.answer,
+                self.ask_store,
+                self.wait,
+                self.change_peers,
+                self.change_keys,
+                self.nonsense,
+            ),
+            (40, 25, 25, 15, 6, 1, 1, 6),
         )[0]
         action()
 
@@ -123,8 +139,24 @@ class World:
         draw = self.random
         packets = [(draw.choice(self.clients), 0, self.payload()) for _ in range(draw.randrange(1, 6))]
         self.ingress.from_clients(self.now, self.unix, packets)
+        self.take_for_peers()
+
+    def take_for_peers(self) -> None:
         self.seen += [datagram for datagram, _ in self.ingress.take_for_peers()]
         del self.seen[:-200]
+
+    def ask_store(self) -> None:
+        """What the store of the ingress relay's region says, of clients asked for and of others."""
+        draw = self.random
+        if not self.with_store:
+            return
+        asked = [*self.ingress.take_questions(), *draw.sample(self.clients, draw.randrange(2))]
+        routes = [route_bytes(route) for route in (POD_A, POD_B, POD_C, Route(2, 5))]
+        if draw.random() < 0.2:
+            self.ingress.load([(path, draw.choice(routes)) for path in draw.sample(self.clients, 2)], self.now)
+        answers = [(path, draw.choice((None, *routes))) for path in asked]
+        self.ingress.from_store(self.now, self.unix, answers)
+        self.take_for_peers()
 
     def trunk_datagram(self) -> bytes:
         """What an ingress relay may send, honest or not: bundles, forged checks, other types."""
@@ -144,6 +176,8 @@ class World:
             )
             for _ in range(draw.choice((1, 1, 2, 5, 12)))
         )
+        if draw.random() < 0.1:
+            return hop.encode(replace(outer, key_id=OTHER_TRUNK.id), records, OTHER_TRUNK.key)
         return hop.encode(outer, records, draw.choices((TRUNK_KEY, HOP_KEY), (20, 1))[0])
 
     def cross(self) -> None:
@@ -207,12 +241,25 @@ def test_both_engines_do_the_same_at_both_ends_of_a_trunk(seed: int) -> None:
     run(seed)
 
 
+def test_both_engines_answer_as_many_probes_of_a_trunk_and_no_more() -> None:
+    world = World(1)
+    outer = Outer(HopType.PROBE, False, 1, 0, 0, TRUNK_KEY_ID, int(world.unix * 1000), 2)
+    probe = hop.encode(outer, (Record(path_of(client(1)), bytes(18)),), TRUNK_KEY)
+    for seconds in (0.0, 0.25, 3.0):
+        world.tick(seconds)
+        for _ in range(20):
+            world.home.from_ingress(world.now, world.unix, [(probe, SOURCES[0])] * 64)
+    assert world.home.counters.drops[Drop.LIMIT_PROBES] > 1_000
+
+
 def test_the_traffic_reaches_what_trunks_add() -> None:
-    worlds = [run(seed) for seed in range(40)]
+    worlds = [run(seed) for seed in range(45)]
     ingress = [world.ingress.counters for world in worlds]
     home = [world.home.counters for world in worlds]
     assert sum(counters.uplink.forwarded for counters in home) > 500
     assert sum(counters.downlink.forwarded for counters in ingress) > 200
+    assert sum(counters.store_found for counters in ingress) > 20
+    assert sum(counters.store_loaded for counters in ingress) > 5
     for reason in (
         Drop.PEER_KEY,
         Drop.HOP_UNASKED,

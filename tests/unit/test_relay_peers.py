@@ -325,6 +325,43 @@ def test_when_all_slots_are_taken_a_quiet_source_makes_room_and_a_live_one_does_
     assert len(slots) == MAX_SLOTS
 
 
+def test_a_source_that_another_trunk_names_too_keeps_the_slot_of_its_own() -> None:
+    slots = ReturnSlots()
+    other = (8).to_bytes(2)
+    assert slots.take(INGRESS_ADDRESS, TRUNK, 0.0) == 1
+    assert slots.take(INGRESS_ADDRESS, other, 0.0) == 2
+    assert slots.find(1) == (INGRESS_ADDRESS, TRUNK)
+    assert slots.find(2) == (INGRESS_ADDRESS, other)
+
+
+def test_a_trunk_that_takes_all_slots_makes_room_for_others_and_not_for_itself() -> None:
+    slots = ReturnSlots(capacity=100)
+    greedy, honest = (8).to_bytes(2), (9).to_bytes(2)
+    assert slots.take(("203.0.113.7", 1), honest, 0.0) == 1
+    for port in range(99):
+        assert slots.take(("203.0.113.6", port), greedy, 1.0)
+    assert slots.take(("203.0.113.6", 1_000), greedy, 2.0) == 0
+    taken = [slots.take(("203.0.113.7", port), honest, 2.0) for port in range(2, 60)]
+    assert len([number for number in taken if number]) == 49, "as many as leave both with half"
+    assert len(slots) == 100
+    assert slots.find(1) == (("203.0.113.7", 1), honest)
+    assert slots.take(("203.0.113.6", 1_001), greedy, 2.0) == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30), st.floats(0, 9)), max_size=200))
+def test_slots_are_always_as_many_as_their_sources_whatever_happens(steps: list[tuple[int, int, float]]) -> None:
+    slots, now = ReturnSlots(capacity=20), 0.0
+    for trunk, port, seconds in steps:
+        now += seconds
+        slots.expire(now)
+        number = slots.take(("203.0.113.6", port), trunk.to_bytes(2), now)
+        assert len(slots) <= 20
+        if number:
+            assert slots.find(number) == (("203.0.113.6", port), trunk.to_bytes(2))
+    slots.expire(now + 121)
+    assert len(slots) == 0
+
+
 def test_numbers_go_round_and_skip_those_in_use() -> None:
     slots = ReturnSlots()
     for number in range(1, 0x10000):

@@ -9,6 +9,7 @@ from tests.trunk_rig import (
     HOME_ADDRESS,
     HOME_NAME,
     INGRESS_ADDRESS,
+    INGRESS_CLUSTER,
     TRUNK_KEY,
     TRUNK_KEY_ID,
     TrunkRig,
@@ -18,7 +19,9 @@ from tests.trunk_rig import (
 from usher_core import hop
 from usher_core.hop import HopType, Outer, Record, RecordFlag
 from usher_core.ids import Route
+from usher_core.keys import HopKey
 from usher_relay.counters import Drop
+from usher_relay.hop_codec import route_bytes
 from usher_relay.state import RelayKeys
 from usher_relay.trunk.peers import place_of
 from usher_relay.trunk.rendezvous import PLACES
@@ -314,3 +317,68 @@ def test_a_probe_for_a_peer_that_comes_to_us_is_not_answered() -> None:
     assert rig.arrive(rig.trunk_datagram(Route(9, 0), (bytes(20), payload), type=HopType.PROBE)) == []
     assert rig.home.take_for_ingress() == []
     assert rig.drops(rig.home) == {Drop.HOP_ROUTE: 1}
+
+
+def test_probes_of_a_trunk_are_answered_1_000_times_a_second_and_those_of_another_all_the_same() -> None:
+    rig = TrunkRig()
+    probe = rig.trunk_datagram(Route(1, 0), (bytes(20), bytes(18)), type=HopType.PROBE)
+    rig.arrive(*[probe] * 1_500)
+    assert 1_000 <= len(rig.home.take_for_ingress()) <= 1_001
+    assert rig.drops(rig.home)[Drop.LIMIT_PROBES] >= 499
+    rig.tick(0.5)
+    rig.arrive(*[probe] * 1_000)
+    assert 499 <= len(rig.home.take_for_ingress()) <= 501
+
+
+def test_a_faked_source_with_the_key_of_another_trunk_takes_no_answers_of_an_ingress_relay() -> None:
+    rig = TrunkRig()
+    other_key = bytes(range(70, 86))
+    held = trunk_keys(INGRESS_CLUSTER)
+    more = HopKey(id=TRUNK_KEY_ID + 1, scope=8, key=other_key)
+    rig.home.set_keys(RelayKeys.of(held.model_copy(update={"hop": (*held.hop, more)})))
+    rig.tick()
+    connect(rig)
+    (asked,) = rig.send(CLIENT, rtp(7))
+    faked = rig.trunk_datagram(POD_A, (client(6000), rtp(9)), key=other_key, key_id=TRUNK_KEY_ID + 1)
+    assert len(rig.arrive(faked)) == 1
+    ((back, to),) = rig.answer(asked)
+    assert to == INGRESS_ADDRESS
+    assert [path for path, *_ in rig.leave(back)] == [CLIENT]
+
+
+# Mappings
+
+
+def test_a_client_of_another_cluster_is_found_in_the_store_of_its_region() -> None:
+    before, after = TrunkRig(with_store=True), TrunkRig(with_store=True)
+    connect(before)
+    assert before.ingress.state.exchange is not None
+    assert after.ingress.state.exchange is not None
+    kept = before.ingress.state.exchange.take_named()
+    assert kept == [(CLIENT, route_bytes(POD_A))]
+    assert after.enter(CLIENT, rtp(7)) == []
+    assert after.ingress.state.exchange.take_questions() == [CLIENT]
+    assert after.ingress.from_store(after.now, after.unix, kept) == []
+    (sent,) = after.ingress.take_for_peers()
+    (asked,) = after.arrive(sent.datagram)
+    assert asked.record.payload == rtp(7)
+    ((back, _),) = after.answer(asked)
+    assert [path for path, *_ in after.leave(back)] == [CLIENT]
+
+
+def test_a_client_of_another_cluster_that_was_loaded_at_the_start_needs_no_question() -> None:
+    rig = TrunkRig(with_store=True)
+    assert rig.ingress.state.exchange is not None
+    rig.ingress.state.exchange.load([(CLIENT, route_bytes(POD_A))], rig.now)
+    assert len(rig.send(CLIENT, rtp(7))) == 1
+    assert rig.ingress.state.exchange.take_questions() == []
+
+
+def test_a_mapping_to_a_cluster_that_is_no_peer_is_not_believed() -> None:
+    rig = TrunkRig(with_store=True)
+    rig.enter(CLIENT, rtp(7))
+    assert rig.ingress.from_store(rig.now, rig.unix, [(CLIENT, route_bytes(Route(2, 5)))]) == []
+    assert rig.ingress.take_for_peers() == []
+    rig.ingress.set_peers({})
+    assert rig.enter(client(6000), rtp(8)) == []
+    assert rig.ingress.counters.drops[Drop.UNKNOWN_ADDRESS] == 1, "there is nobody to ask about"

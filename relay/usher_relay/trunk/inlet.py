@@ -3,8 +3,8 @@
 Rules, in this order; what fails one is dropped and counted:
 1. Version 1, direction *to transceiver*, type DATA or PROBE.
 2. A live key of a trunk made its MAC, and its time is within 60 s of ours.
-3. PROBE is answered to where it came from, with the ids of our keys for it; not one for a peer of ours, which came by a
-   name that leads to us.
+3. PROBE is answered to where it came from, with the ids of our keys for it, 1,000 a second of one trunk; not one for a
+   peer of ours, which came by a name that leads to us.
 4. DATA has two hops left, and its route is in our own table: nothing goes on to another cluster, so there are no loops.
 5. A Binding request in it names that route in its ufrag, and its integrity holds: an ingress relay need not have the
    password key.
@@ -63,7 +63,7 @@ class Inlet:
             if isinstance(opened, Drop):
                 refused: Drop | None = opened
             elif opened.parsed.outer.type is HopType.PROBE:
-                refused = self._answer_probe(opened, source, unix_ms)
+                refused = self._answer_probe(opened, source, now, unix_ms)
             else:
                 refused = self._forward(sends, opened, datagram, source, stamp, now)
             if refused is not None:
@@ -152,13 +152,15 @@ class Inlet:
         self._state.drop(reason)
         return True
 
-    def _answer_probe(self, opened: _Opened, source: Endpoint, unix_ms: int) -> Drop | None:
+    def _answer_probe(self, opened: _Opened, source: Endpoint, now: float, unix_ms: int) -> Drop | None:
         probe, key = opened.parsed, opened.key
         if probe.outer.cluster.to_bytes(2) in self._state.peers:
             return Drop.HOP_ROUTE
         record = probe.records[0]
         if len(probe.records) != 1 or len(record.payload) < PROBED_LENGTH:
             return Drop.HOP_MALFORMED
+        if not self._state.probes.allow(opened.cluster, now):
+            return Drop.LIMIT_PROBES
         outer = replace(probe.outer, type=HopType.PROBE_REPLY, to_client=True, time_ms=unix_ms, key_id=key.id)
         keys = self._state.keys
         payload = record.payload[:PROBED_LENGTH] + held_ids(keys.held, keys.trunk.of(opened.cluster))

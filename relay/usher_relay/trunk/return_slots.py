@@ -2,12 +2,13 @@
 
 Rules:
 * A source gets a slot with its first datagram whose MAC held, and by nothing else: it is the one address that a relay
-  learns from a packet.
+  learns from a packet. One that two trunks name has two: who holds the key of one takes no answers of the other.
 * A slot is kept for 120 s after its last use; then its number may stand for another source.
 * Of one trunk 256 sources may get one at once, and 50 more a second: one recorded datagram, sent again from many ports
   within its minute, leaves room for others.
 * At most 4,096 sources have one. Beyond, the source that was silent longest makes room, if that was for 7 s: a client
-  checks more often. Else the new one is refused.
+  checks more often. Else, of the trunk that has most, the one that was silent longest, if the newcomer's has at least
+  two fewer. Else the new one is refused. So no trunk takes the room of others.
 * Numbers are handed out in turn, so that one is not soon used again. 0 means that there is none.
 
 No I/O, no clock: `now` is monotonic seconds.
@@ -15,7 +16,7 @@ No I/O, no clock: `now` is monotonic seconds.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
@@ -44,8 +45,9 @@ class ReturnSlots:
 
     def __init__(self, capacity: int = MAX_SLOTS) -> None:
         self._capacity = capacity
-        self._by_source: OrderedDict[Endpoint, _Slot] = OrderedDict()
-        """The one silent longest first, within a second."""
+        self._by_source: OrderedDict[tuple[Endpoint, bytes], _Slot] = OrderedDict()
+        """By source and trunk. The one silent longest first, within a second."""
+        self._of_trunk: Counter[bytes] = Counter()
         self._by_number: dict[int, _Slot] = {}
         self._last = 0
         self._new = Buckets(_NEW, MAX_TRUNKS)
@@ -59,16 +61,15 @@ class ReturnSlots:
 
         `cluster` is the trunk (2 bytes of the id at its other end) whose key made the MAC: the answer's will do so too.
         """
-        slot = self._by_source.get(source)
+        slot = self._by_source.get((source, cluster))
         if slot is None and not self._new.allow(cluster, now):
             return 0
         if slot is None:
             slot = self._give(source, cluster, now)
             return 0 if slot is None else slot.number
-        slot.cluster = cluster
         if now - slot.used_at >= _ORDER_EVERY_S:
             slot.used_at = now
-            self._by_source.move_to_end(source)
+            self._by_source.move_to_end((source, cluster))
         return slot.number
 
     def find(self, number: int) -> tuple[Endpoint, bytes] | None:
@@ -86,18 +87,31 @@ class ReturnSlots:
         return next(iter(self._by_source.values()), None)
 
     def _give(self, source: Endpoint, cluster: bytes, now: float) -> _Slot | None:
-        first = self._first
-        if len(self._by_number) >= self._capacity and first is not None:
-            if now - first.used_at < QUIET_S:
+        if len(self._by_number) >= self._capacity:
+            gone = self._to_make_room(cluster, now)
+            if gone is None:
                 return None
-            self._forget(first)
+            self._forget(gone)
         number = self._last
         while number in self._by_number or number == self._last:
             number = number % _NUMBERS + 1
         self._last = number
-        slot = self._by_source[source] = self._by_number[number] = _Slot(number, source, cluster, now)
+        slot = self._by_source[source, cluster] = self._by_number[number] = _Slot(number, source, cluster, now)
+        self._of_trunk[cluster] += 1
         return slot
 
+    def _to_make_room(self, cluster: bytes, now: float) -> _Slot | None:
+        first = self._first
+        if first is not None and now - first.used_at >= QUIET_S:
+            return first
+        most = min(self._of_trunk, key=lambda trunk: (-self._of_trunk[trunk], trunk))
+        if self._of_trunk[most] < self._of_trunk[cluster] + 2:
+            return None
+        return next(slot for slot in self._by_source.values() if slot.cluster == most)
+
     def _forget(self, slot: _Slot) -> None:
-        del self._by_source[slot.source]
+        del self._by_source[slot.source, slot.cluster]
         del self._by_number[slot.number]
+        self._of_trunk[slot.cluster] -= 1
+        if not self._of_trunk[slot.cluster]:
+            del self._of_trunk[slot.cluster]

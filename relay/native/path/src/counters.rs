@@ -62,6 +62,8 @@ labels! {
         LimitTentative = "limit_tentative",
         /// The transceivers were asked too often already.
         LimitQuestions = "limit_questions",
+        /// A trunk probed us more often than its relays have reason to.
+        LimitProbes = "limit_probes",
         /// As much waits as may, of this client or in all.
         LimitWaiting = "limit_waiting",
         /// Does not fit the hop: a STUN request, or more than two parts.

@@ -150,6 +150,8 @@ pub struct Keys {
     hop_at: [Option<u8>; HOP_IDS],
     /// Of each trunk, by the cluster at its other end, in the order of the file.
     trunks: Vec<(Cluster, Vec<Hop>)>,
+    /// The same by the id of the key, as a datagram names only that.
+    trunk_at: Vec<Vec<(Cluster, HopMac)>>,
     /// Of all live ICE keys, in order.
     letters: BTreeSet<u8>,
 }
@@ -179,7 +181,7 @@ impl Keys {
         }
         let live = ice.iter().filter(|key| key.state != KeyState::Retired);
         let letters = live.map(|key| key.letter).collect();
-        Ok(Self { ice: index_ice(ice)?, hop, hop_at, trunks: Vec::new(), letters })
+        Ok(Self { ice: index_ice(ice)?, hop, hop_at, trunks: Vec::new(), trunk_at: Vec::new(), letters })
     }
 
     /// Adds the live keys of trunks, each with the cluster at the other end.
@@ -192,18 +194,22 @@ impl Keys {
                 None => self.trunks.push((cluster, vec![made])),
             }
         }
+        self.trunk_at = vec![Vec::new(); HOP_IDS];
+        for (cluster, key) in self.trunks.iter().flat_map(|(cluster, held)| held.iter().map(move |key| (cluster, key)))
+        {
+            self.trunk_at[usize::from(key.id)].push((*cluster, key.mac.clone()));
+        }
     }
 
     /// Each trunk that has a live key of an id, and that key.
     pub fn trunk_candidates(&self, id: u8) -> impl Iterator<Item = (Cluster, &HopMac)> {
-        let keys = self.trunks.iter().flat_map(|(cluster, held)| held.iter().map(|key| (*cluster, key)));
-        keys.filter(move |(_, key)| key.id == id).map(|(cluster, key)| (cluster, &key.mac))
+        let held = self.trunk_at.get(usize::from(id)).map_or(&[][..], Vec::as_slice);
+        held.iter().map(|(cluster, mac)| (*cluster, mac))
     }
 
     /// The live key of an id of the trunk to a cluster.
     pub fn trunk(&self, cluster: Cluster, id: u8) -> Option<&HopMac> {
-        let (_, held) = self.trunks.iter().find(|(known, _)| *known == cluster)?;
-        held.iter().find(|key| key.id == id).map(|key| &key.mac)
+        self.trunk_candidates(id).find(|(known, _)| *known == cluster).map(|(_, mac)| mac)
     }
 
     /// The key of each trunk to make MACs with at `unix`, Unix seconds.

@@ -160,6 +160,11 @@ impl Routes {
         self.index.len()
     }
 
+    /// Whether there is any live route, here or in another cluster.
+    pub fn lead_anywhere(&self) -> bool {
+        !self.is_empty() || !self.peers.is_empty()
+    }
+
     /// Whether it has none.
     pub fn is_empty(&self) -> bool {
         self.index.is_empty()

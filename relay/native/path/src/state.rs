@@ -13,12 +13,14 @@ use crate::hop::{HopMac, PathKey};
 use crate::keys::{Keys, TrunkKey};
 use crate::limits::{AddressLimit, Buckets, Rate};
 use crate::peers::{AskedPeers, Cluster};
-use crate::return_slots::ReturnSlots;
+use crate::return_slots::{MAX_TRUNKS, ReturnSlots};
 use crate::routes::Routes;
 use crate::ufrag::Ufrag;
 use crate::waiting::Waiting;
 
 const REMEMBERED_LOCALS: NonZeroUsize = NonZeroUsize::new(4_096).expect("not zero");
+/// Answered per second: each relay at the other end sends 4 for each address of ours.
+const PROBES_PER_TRUNK: u32 = 1_000;
 /// Senders and ufrags that a limit tells apart.
 const BUCKETS: usize = 65_536;
 
@@ -83,6 +85,8 @@ pub struct State {
     pub asked_peers: AskedPeers,
     /// How answers find ingress relays of other clusters.
     pub slots: ReturnSlots,
+    /// How many probes of each trunk are answered.
+    pub(crate) probes: Buckets<Cluster>,
     /// To send over trunks with.
     pub trunk_keys: Vec<TrunkKey>,
     /// The way to a store of mappings; None where none is asked.
@@ -113,6 +117,7 @@ impl State {
             waiting: Waiting::new(limits.questions_per_second),
             asked_peers: AskedPeers::default(),
             slots: ReturnSlots::default(),
+            probes: Buckets::new(rate(PROBES_PER_TRUNK), MAX_TRUNKS),
             trunk_keys: Vec::new(),
             exchange: None,
             locals: LruCache::with_hasher(REMEMBERED_LOCALS, RandomState::new()),

@@ -227,7 +227,9 @@ impl Batch<'_> {
             }
             let state = &mut *self.state;
             let transceivers = state.transceivers_to_ask();
-            if state.routes.is_empty() || (state.exchange.is_none() && transceivers == 0) {
+            // The store may know clients of other clusters as well; transceivers are asked in our own alone.
+            let may_ask = if state.exchange.is_none() { transceivers > 0 } else { state.routes.lead_anywhere() };
+            if !may_ask {
                 return Err(Drop::UnknownAddress);
             }
             let asked = if state.exchange.is_none() { transceivers } else { 0 };
@@ -281,7 +283,7 @@ impl Batch<'_> {
             return;
         }
         let (ssrc, local) = (question.ssrc, question.local);
-        let Some((key, route)) = key.and_then(|key| Some((key, state.routes.find(&key)?))) else {
+        let Some((key, route)) = key.and_then(|key| Some((key, state.routes.way(&key, path)?))) else {
             return self.ask_further(path, ssrc);
         };
         let routes = &state.routes;
