@@ -1,4 +1,4 @@
-"""What many made-up examples run through, unit tests run through too: to count their lines takes as long again."""
+"""Property tests run without coverage: to count the lines of hundreds of examples takes as long as to run them."""
 
 import pytest
 
