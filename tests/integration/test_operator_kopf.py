@@ -410,7 +410,7 @@ async def test_an_operator_waits_for_the_crds(rig):
         await rig.ready()
 
 
-@pytest.mark.programs
+@pytest.mark.timed
 async def test_pods_that_waited_while_no_operator_ran_start_within_two_seconds(rig):
     async with rig.operator():
         rig.pool()
