@@ -241,6 +241,47 @@ def test_both_engines_do_the_same_at_both_ends_of_a_trunk(seed: int) -> None:
     run(seed)
 
 
+def test_both_engines_find_the_key_of_a_trunk_among_hundreds() -> None:
+    world = World(2)
+    held = trunk_keys(INGRESS_CLUSTER)
+    # 64 trunks with 8 keys each; 8 of all have one id.
+    others = tuple(
+        HopKey(id=(cluster % 32 * 8 + nth) % 256, scope=cluster, key=bytes([cluster, nth] * 8))
+        for cluster in range(100, 164)
+        for nth in range(8)
+    )
+    world.home.set_keys(held.model_copy(update={"hop": (held.hop[0], *others)}))
+    world.tick(0.1)
+    for number, key in enumerate(others):
+        outer = Outer(HopType.DATA, False, 1, POD_A.pod, 0, key.id, int(world.unix * 1000), 2)
+        made = hop.encode(outer, (Record(path_of(client(number)), rtp(number)),), key.key)
+        forged = hop.encode(outer, (Record(path_of(client(number)), rtp(number)),), HOP_KEY)
+        source = ("203.0.113.7", 1_000 + number % 50)
+        assert len(world.home.from_ingress(world.now, world.unix, [(made, source), (forged, source)])) == 1
+    assert world.home.counters.drops[Drop.HOP_MAC] == len(others)
+
+
+def test_relays_that_are_each_others_peers_send_nothing_back_and_forth() -> None:
+    from tests.relay_both import Both  # it needs the native engine
+
+    world = World(3)
+    keys = trunk_keys(INGRESS_CLUSTER)
+    there = Both(Limits(), keys.model_copy(update={"hop": (*keys.hop, OTHER_TRUNK)}))
+    # Both name the other for a cluster that neither has, and for each other's.
+    nowhere = PeerAddresses(HOMES, (0,) * PLACES)
+    for both in (world.home, there):
+        both.set_peers(dict.fromkeys((1, 2, 8, INGRESS_CLUSTER), nowhere))
+        both.tick(world.now, world.unix)
+    for route in (Route(1, 999), Route(2, 5), Route(8, 1), Route(INGRESS_CLUSTER, 1)):
+        for hops in (2, 3, 255):
+            outer = Outer(HopType.DATA, False, route.cluster, route.pod, 0, TRUNK_KEY_ID, int(world.unix * 1000), hops)
+            made = hop.encode(outer, (Record(path_of(client(1)), rtp(1)),), TRUNK_KEY)
+            for both in (world.home, there):
+                assert both.from_ingress(world.now, world.unix, [(made, HOMES[0])]) == []
+                assert both.take_for_peers() == []
+    assert world.home.counters.drops[Drop.NO_ROUTE] == 12
+
+
 def test_both_engines_answer_as_many_probes_of_a_trunk_and_no_more() -> None:
     world = World(1)
     outer = Outer(HopType.PROBE, False, 1, 0, 0, TRUNK_KEY_ID, int(world.unix * 1000), 2)
