@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 import json
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -27,6 +26,7 @@ from tests.kube_objects import (
     ApiError,
     Json,
     Resource,
+    copied,
     field_selector,
     forget,
     labels_of,
@@ -162,25 +162,25 @@ class KubeFake:
     def create(self, manifest: Json) -> Json:
         """Add an object; its status, too."""
         resource = self.resource_of(manifest)
-        body = copy.deepcopy(manifest)
+        body = copied(manifest)
         self._ensure_namespace(resource, body)
         return self._create(resource, body["metadata"].get("namespace", ""), body, with_status=True)
 
     def get(self, kind: str, namespace: str, name: str) -> Json | None:
         """Return a copy of an object, or None."""
         found = self.objects.get((self._by_kind(kind).id, namespace, name))
-        return copy.deepcopy(found)
+        return copied(found)
 
     def all(self, kind: str, namespace: str = "", labels: str = "") -> list[Json]:
         """Return copies of the objects of one namespace or of all, in the order of their names."""
         resource = self._by_kind(kind).id
-        return [copy.deepcopy(found) for found in self._select(resource, namespace, labels, "")]
+        return [copied(found) for found in self._select(resource, namespace, labels, "")]
 
     def change(self, kind: str, namespace: str, name: str, edit: Callable[[Json], None]) -> Json:
         """Edit an object in place, status included."""
         resource = self._by_kind(kind)
         key = (resource.id, namespace, name)
-        edited = copy.deepcopy(self._require(key))
+        edited = copied(self._require(key))
         edit(edited)
         return self._store(resource, key, edited)
 
@@ -286,7 +286,7 @@ class KubeFake:
         return body["kind"] == "Pod" and bool(body.get("spec", {}).get("nodeName")) and not ended
 
     def _record(self, type_: str, resource: Resource, body: Json, before: Json | None) -> None:
-        self._history.append(Change(self._version, resource.id, type_, copy.deepcopy(body), copy.deepcopy(before)))
+        self._history.append(Change(self._version, resource.id, type_, copied(body), copied(before)))
         for listener in self._listeners:
             listener(type_, body)
         self._wake()
@@ -300,7 +300,7 @@ class KubeFake:
         graceful = self._is_graceful(found) and options.get("gracePeriodSeconds") != 0
         if found["metadata"].get("finalizers") or graceful:
             if "deletionTimestamp" not in found["metadata"]:
-                body = copy.deepcopy(found)
+                body = copied(found)
                 grace = body.get("spec", {}).get("terminationGracePeriodSeconds", 30) if graceful else 0
                 body["metadata"]["deletionGracePeriodSeconds"] = grace
                 found["metadata"]["deletionTimestamp"] = self._timestamp(grace)
@@ -310,7 +310,7 @@ class KubeFake:
         return self._drop(resource, key)
 
     def _drop(self, resource: Resource, key: Key) -> Json:
-        gone = copy.deepcopy(self._require(key))
+        gone = copied(self._require(key))
         del self.objects[key]
         self._version += 1
         gone["metadata"]["resourceVersion"] = str(self._version)
@@ -466,36 +466,36 @@ class KubeFake:
         uid = body.get("metadata", {}).get("uid")
         if uid and uid != before["metadata"]["uid"]:
             raise ApiError(409, f"Precondition failed: UID in precondition: {uid}")
-        return self._store(resource, key, self._restrict(resource, before, copy.deepcopy(body), subresource))
+        return self._store(resource, key, self._restrict(resource, before, copied(body), subresource))
 
     @staticmethod
     def _restrict(resource: Resource, before: Json, after: Json, subresource: str) -> Json:
         """Return `after` with only what that end point may change."""
         if subresource == "status":
-            kept = copy.deepcopy(before)
+            kept = copied(before)
             kept["status"] = after.get("status", {})
             return kept
         if "status" in resource.subresources:
             after.pop("status", None)
             if "status" in before:
-                after["status"] = copy.deepcopy(before["status"])
+                after["status"] = copied(before["status"])
         return after
 
     def _patch(self, resource: Resource, key: Key, call: Call, content_type: str, body: Any) -> Json:
         before = self._require(key)
         if call.subresource == "scale":
-            after = copy.deepcopy(before)
+            after = copied(before)
             after["spec"]["replicas"] = body["spec"]["replicas"]
             return self._store(resource, key, after)
         if content_type == "application/json-patch+json":
             try:
-                after = jsonpatch.apply_patch(copy.deepcopy(before), body)
+                after = jsonpatch.apply_patch(copied(before), body)
             except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException):
                 # A real server says no more than that, whatever failed, a `test` too.
                 message = "the server rejected our request due to an error in our request"
                 raise ApiError(422, message) from None
         elif content_type in ("application/merge-patch+json", "application/strategic-merge-patch+json"):
-            after = merge_patch(copy.deepcopy(before), body)
+            after = merge_patch(copied(before), body)
         else:
             raise ApiError(415, f"unknown patch type {content_type}")
         return self._replace(resource, key, after, call.subresource)
@@ -512,14 +512,14 @@ class KubeFake:
         if key not in self.objects:
             if call.subresource:
                 raise ApiError(404, f'{key[0]} "{key[2]}" not found')
-            done = self._create(resource, call.namespace, copy.deepcopy(body), with_status=False)
+            done = self._create(resource, call.namespace, copied(body), with_status=False)
         else:
             before = self._require(key)
-            after = copy.deepcopy(before)
+            after = copied(before)
             forget(after, self._applied.get(where, {}), body)
-            merge(after, copy.deepcopy(body))
+            merge(after, copied(body))
             done = self._replace(resource, key, after, call.subresource)
-        self._applied[where] = copy.deepcopy(body)
+        self._applied[where] = copied(body)
         return done
 
     # Watching.
@@ -549,7 +549,7 @@ class KubeFake:
         if not since or query.get("sendInitialEvents") == "true":
             since = self._version
             for body in list(self._select(resource.id, call.namespace, query.get("labelSelector", ""), fields)):
-                yield {"type": "ADDED", "object": copy.deepcopy(body)}
+                yield {"type": "ADDED", "object": copied(body)}
             if query.get("sendInitialEvents") == "true":
                 yield self._bookmark(resource, since, {"k8s.io/initial-events-end": "true"})
         bookmark_at = loop.time() + self._bookmark_every

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 Json = dict[str, Any]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,11 @@ class ApiError(Exception):
         }
         if causes:
             self.body["details"] = {"causes": list(causes)}
+
+
+def copied(value: T) -> T:
+    """Return a deep copy; of JSON this takes a fraction of the time of `copy.deepcopy`, and a server copies all day."""
+    return cast("T", pickle.loads(pickle.dumps(value, pickle.HIGHEST_PROTOCOL)))
 
 
 def selector(text: str) -> Callable[[dict[str, str]], bool]:

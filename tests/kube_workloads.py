@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import itertools
 
 from tests.kube_fake import KubeFake
-from tests.kube_objects import Json
+from tests.kube_objects import Json, copied
 
 
 class Workloads:
@@ -75,7 +74,7 @@ class Workloads:
             self._api.change("Deployment", namespace, name, lambda body: body.update(status=status))
 
     def _make_pod(self, deployment: Json) -> None:
-        template = copy.deepcopy(deployment["spec"]["template"])
+        template = copied(deployment["spec"]["template"])
         name, uid = deployment["metadata"]["name"], deployment["metadata"]["uid"]
         owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": name, "uid": uid, "controller": True}
         metadata = {
