@@ -81,8 +81,8 @@ def test_a_relay_that_is_added_costs_a_speaking_caller_no_audible_gap(
 def test_a_relay_that_is_told_to_end_costs_a_speaking_caller_no_audible_gap(
     fleet: Fleet, engine: str, tmp_path: Path
 ) -> None:
-    seconds = 7
-    with relay_beside(fleet, tmp_path, engine, "--grace=2") as leaving:
+    seconds = 8
+    with relay_beside(fleet, tmp_path, engine, "--grace=4") as leaving:
         leaving.wait_until_ready()
         with calling(fleet.url, f"--count={CALLS}", f"--seconds={seconds}") as caller:
             caller.wait_until_connected(CALLS)
