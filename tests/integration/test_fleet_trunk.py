@@ -112,6 +112,11 @@ def trunk(fleet: Fleet, tmp_path: Path, request: pytest.FixtureRequest) -> Itera
         yield Trunk(fleet, tmp_path, opened, request.param)
 
 
+def knows_round_trips(relay: RelayProcess) -> bool:
+    shown = json.loads(relay.get("/routes")[1])["routes"]
+    return len(shown) == 2 and all(route["rtt_ms"] is not None and 0 < route["rtt_ms"] < 1_000 for route in shown)
+
+
 def uplink(relay: RelayProcess) -> float:
     return relay.metrics()['usher_relay_packets_total{direction="uplink"}']
 
@@ -141,6 +146,7 @@ def test_the_key_of_a_trunk_is_changed_under_calls_and_every_datagram_is_opened(
     for relay in (*trunk.homes, trunk.ingress):
         refused = {name: count for name, count in relay.metrics().items() if 'reason="hop_' in name and count}
         assert refused == {}, "whichever key made it"
+    wait_until(lambda: all(map(knows_round_trips, trunk.homes)), 8, "home relays know how far their transceivers are")
 
 
 def test_a_home_relay_that_dies_costs_its_flows_a_second_and_the_others_nothing(fleet: Fleet, trunk: Trunk) -> None:
