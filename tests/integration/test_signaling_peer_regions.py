@@ -318,6 +318,21 @@ async def test_an_answer_that_got_lost_leaves_no_call(tmp_path: Path) -> None:
         assert len(both.fakes["us"].sessions) == 1
 
 
+async def test_an_answer_that_makes_no_sense_is_closed_where_it_came_from(tmp_path: Path) -> None:
+    async with world(tmp_path) as both:
+        no_location(both.regions["eu"])
+        assert (await place_from_eu(both)).status_code == 201
+
+        async def closed() -> bool:
+            return any(request.method == "DELETE" for request in both.regions["eu"].came)
+
+        await until(closed)
+        offer, close = both.regions["eu"].came
+        assert close.url.path == f"/v1/regions/requests/{offer.headers['usher-request-id']}"
+        assert "authorization" not in close.headers
+        assert both.live() == 1
+
+
 async def test_what_is_the_callers_fault_is_told_as_it_is_and_asked_nowhere_else(tmp_path: Path) -> None:
     async with world(tmp_path) as both:
         both.fakes["eu"].bad_offer = "line 3 is wrong"

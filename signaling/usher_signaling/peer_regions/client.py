@@ -122,7 +122,10 @@ class PeerClient:
         name = f"{passed.method} {passed.path}" if origin.request_id else passed.method
         with self._tracer.call(name, {"http.request.method": passed.method, "usher.region": httpx.URL(base).host}):
             try:
-                return _checked(await self._send(base, passed, origin, within))
+                answer = _checked(await self._send(base, passed, origin, within))
+                if origin.request_id is not None:
+                    _check_placed(answer)
+                return answer
             except (PeerError, asyncio.CancelledError):
                 if origin.request_id is not None:
                     self._closing.start(self._close_request(base, origin))
@@ -212,3 +215,14 @@ def _refusal(status: int, headers: Headers, body: bytes) -> Exception:
         return PeerError("it does not take our region token: --region-token-file has to be the same in both regions")
     kept = {name: headers[name] for name in HANDED_BACK if name in headers and name != "Content-Type"}
     return ApiError(status, error.code, error.message, param=error.param, headers=kept)
+
+
+def _check_placed(answer: PeerAnswer) -> None:
+    """Raise PeerError for an answer to an offer that places no call."""
+    location = answer.headers.get("Location", "")
+    if (
+        answer.status != 201
+        or "/rtc_" not in location
+        or not answer.headers.get("Content-Type", "").startswith("application/sdp")
+    ):
+        raise PeerError("an answer to an offer that is none of signaling's")
