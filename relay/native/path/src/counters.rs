@@ -297,7 +297,7 @@ mod tests {
             let words: String = label.split('_').map(capital).collect();
             assert_eq!((words, number), (member, place));
         }
-        assert_eq!((Drop::COUNT, FlowEvent::COUNT), (38, 14));
+        assert_eq!((Drop::COUNT, FlowEvent::COUNT), (39, 14));
     }
 
     fn capital(word: &str) -> String {
