@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -193,15 +194,11 @@ async def test_a_region_that_fails_costs_no_call_and_only_a_few_of_them_time(
 ) -> None:
     async with world(tmp_path) as both:
         fault(both.regions["eu"])
-        began = time.monotonic()
         for _ in range(20):
             assert (await place_from_eu(both)).status_code == 201
-        took = time.monotonic() - began
         assert both.created() == {"us": 20}
         assert [one.listener for one in both.fakes["us"].created[0].advertise] == [2], "near the client all the same"
-        assert 1 <= both.regions["eu"].offers < 10
-        # Else it would be 20 time-outs of 0.3 s.
-        assert took < 4
+        assert 1 <= both.regions["eu"].offers < 10, "pauses double"
         assert both.stacks["us"].app.state.services.peers.away_count() == 1
         assert both.forwards("us", "eu", "offer", "skipped") > 10
 
@@ -223,10 +220,15 @@ async def test_a_region_that_is_back_gets_calls_again(tmp_path: Path) -> None:
 async def test_a_region_without_room_is_passed_over_and_not_asked_for_a_second(tmp_path: Path, fault: str) -> None:
     async with world(tmp_path) as both:
         setattr(both.fakes["eu"], fault, 0 if fault == "max_sessions" else True)
-        for _ in range(3):
+        began = time.monotonic()
+        assert (await place_from_eu(both)).status_code == 201
+        state = both.stacks["us"].app.state.services.peers._state("eu")
+        assert began < state.full_until - 1 <= time.monotonic()
+        state.full_until = math.inf
+        for _ in range(2):
             assert (await place_from_eu(both)).status_code == 201
         assert len(both.fakes["us"].sessions) == 3
-        assert both.regions["eu"].offers < 3
+        assert both.regions["eu"].offers == 1
         assert [both.nobody(name) for name in ("us", "eu")] == [0, 0], "somebody took it"
         assert both.stacks["us"].app.state.services.peers.away_count() == 0
 
@@ -251,7 +253,8 @@ async def test_regions_are_tried_in_order_within_the_deadline_of_one_offer(tmp_p
         began = time.monotonic()
         assert_error(await place(three["us"]), 503, "no_transceiver")
         assert time.monotonic() - began < 3
-        assert (three.regions["eu"].offers, three.regions["asia"].offers) == (1, 2)
+        assert three.regions["asia"].offers == 2
+        assert three.regions["eu"].offers <= 2
 
 
 async def test_without_the_star_a_call_goes_to_no_region_that_is_not_named(tmp_path: Path) -> None:
