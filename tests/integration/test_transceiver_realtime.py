@@ -17,6 +17,7 @@ from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
+from tests.raw_client import RawClient
 from tests.transceiver_rig import TONE_HZ, Rig, rig, until
 from usher_core.errors import LocalError
 
@@ -237,6 +238,12 @@ async def test_more_audio_than_can_wait_slows_the_server_down_and_is_all_kept(st
     await until(lambda: client.of_type("output_audio_buffer.cleared"), "cleared")
     await asyncio.wait_for(speaking, 5)
     assert backend._counters.dropped_bytes["cancelled_audio"] > 0
+
+
+async def test_the_server_is_called_before_the_first_packet_of_the_client(stack: Rig, upstream: Upstream) -> None:
+    session = await RawClient(stack, 2000).create()
+    await until(lambda: upstream.socket, "a connection")
+    assert session.state == "new"
 
 
 async def test_a_caller_who_leaves_while_the_server_is_being_reached_leaves_nothing(
