@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -9,15 +10,17 @@ import pytest
 from kubernetes.aio.client import Configuration
 
 from tests.kube_fake import KubeFake
+from tests.operator_keys import pod
 from tests.transceiver_pools import make_pod
 from usher_operator.actions import Create, Reference
 from usher_operator.apply import Applier, Subject
+from usher_operator.keys.neighbours import Neighbour
 from usher_operator.keys_keeper import FORGET_S, KeysKeeper
 from usher_operator.kube import HttpKubeApi
 from usher_operator.loads import Loads, PodClient
 from usher_operator.main import Worker
 from usher_operator.metrics import OperatorMetrics
-from usher_operator.names import API_VERSION, TRANSCEIVER, TRANSCEIVER_KEYS_SECRET, child_labels
+from usher_operator.names import API_VERSION, RELAY, TRANSCEIVER, TRANSCEIVER_KEYS_SECRET, child_labels
 from usher_operator.observe import Observer, Resolver
 from usher_operator.plan.keys import KeysPlan, KeysSeen
 from usher_operator.resends import Resends
@@ -49,7 +52,9 @@ class Rig:
         self.waits_since: dict[str, float] = {}
         self.pods = Watched()
         self.api = HttpKubeApi(configuration)
-        self.client = PodClient(httpx.MockTransport(lambda _request: httpx.Response(200, json={"keys": []})))
+        self.peers: list[dict[str, Any]] = []
+        self.neighbours: tuple[Neighbour, ...] = ()
+        self.client = PodClient(httpx.MockTransport(self._answer))
         loads = Loads(self.client, lambda: self.now, lambda _outcome: None)
         observer = Observer(self.api, self.pods, loads, Resolver(lambda: self.now), Resends(lambda: self.now), "usher")
         applier = Applier(self.api, self.client, lambda: self.now)
@@ -57,8 +62,12 @@ class Rig:
             self.api, self.client, self.pods, observer, applier, self._plan, lambda: self.now, lambda: self.now
         )
 
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, json={"peers": self.peers} if request.url.path == "/routes" else {"keys": []})
+
     def _plan(self, seen: KeysSeen, _now: float, _fresh: bytes) -> KeysPlan:
         self.seen.append(len(seen.transceivers))
+        self.neighbours = seen.neighbours
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "made", "namespace": "fleet"}}
         if seen.transceivers or seen.namespace != "fleet":
             return KeysPlan((), (), look_again=self.look_again, waits_since=self.waits_since.get(seen.namespace))
@@ -178,6 +187,21 @@ async def test_relays_hear_where_the_keys_of_each_pool_of_transceivers_come_from
     rig.watch("a")
     plan = await rig.keeper.current(POOL)
     assert plan.transceiver_keys == {"one": TRANSCEIVER_KEYS_SECRET, "two": "mine"}
+
+
+async def test_what_relays_hear_of_clusters_with_a_copy_of_the_keys_reaches_the_plan(rig: Rig) -> None:
+    trunk = {"neighbours": [{"clusterID": 9}, {"clusterID": 8}]}
+    for name, spec in {
+        "one": {"trunk": trunk},
+        "two": {},
+        "own": {"keys": {"secretRef": {"name": "mine"}}, "trunk": trunk},
+    }.items():
+        body = {"apiVersion": API_VERSION, "kind": "RelayPool", "metadata": {"name": name, "namespace": "fleet"}}
+        rig.server.create({**body, "spec": spec})
+    rig.peers = [{"cluster": 9, "address": "192.0.2.1:3479", "up": True, "held_ice": ["a", "b"], "heard_s": 0.1}]
+    rig.pods.take([make_pod("a"), replace(pod("relay", "r"), namespace="fleet", labels=child_labels(RELAY, "one"))])
+    await rig.keeper.current(POOL)
+    assert rig.neighbours == (Neighbour(8), Neighbour(9, (frozenset("ab"),)))
 
 
 async def test_pools_that_ask_at_a_time_share_one_look(rig: Rig) -> None:
