@@ -104,6 +104,8 @@ class EndpointHealth:
     """What the probes of one endpoint tell. Times are monotonic seconds."""
 
     def __init__(self) -> None:
+        self.rtt: float | None = None
+        """Seconds; None before the first answer."""
         self.sent = 0
         self.answered = 0
         self.answered_at: float | None = None
@@ -141,17 +143,13 @@ class EndpointHealth:
             return False
         self.answered += 1
         self._rtts.append(now - sent_at)
+        self.rtt = median(self._rtts)
         self._heard_at = self.answered_at = now
         return True
 
     def is_up(self, now: float) -> bool:
         """Tell whether flows may go there."""
         return self._heard_at is None or now - self._heard_at <= DOWN_AFTER_S
-
-    @property
-    def rtt(self) -> float | None:
-        """Seconds; None before the first answer."""
-        return median(self._rtts) if self._rtts else None
 
     @property
     def loss(self) -> float:
