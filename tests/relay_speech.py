@@ -12,7 +12,7 @@ from typing import Self
 from tests.relay_network import DEADLINE, Client, FakeTransceiver, until
 from tests.relay_rig import ALIVE, HOP_KEY, POD_A, session
 from usher_core import hop
-from usher_core.hop import HopType, Outer, Record
+from usher_core.hop import LAST_HOP, OVER_A_TRUNK, HopType, Outer, Record
 from usher_core.ids import ClientPath, Route
 from usher_core.rtp import peek_ssrc
 
@@ -47,8 +47,12 @@ class Owner:
             with contextlib.suppress(TimeoutError):
                 datagram, relay = self.pod.socket.recvfrom(65_535)
                 parsed = hop.parse(datagram)
+                if parsed.outer.type is HopType.PROBE:
+                    continue
+                slot = parsed.outer.return_slot
                 for record in parsed.records:
-                    said = self._on_question(record) if parsed.outer.type is HopType.WHO_HAS else self._on_data(record)
+                    asked = parsed.outer.type is HopType.WHO_HAS
+                    said = self._on_question(record) if asked else self._on_data(record, slot)
                     if said is not None:
                         self.pod.socket.sendto(said, relay)
 
@@ -58,17 +62,18 @@ class Owner:
         known = ssrc in self.ssrcs if ssrc else record.path in self.paths
         return self._hop(HopType.HERE, record.path, record.payload) if known else None
 
-    def _on_data(self, record: Record) -> bytes | None:
+    def _on_data(self, record: Record, slot: int) -> bytes | None:
         payload = record.payload
         if payload[0] < 2 or (payload[0] >= 128 and peek_ssrc(payload) in self.ssrcs):
             self.paths.add(record.path)
         if record.path not in self.paths:
             return None
-        return self._hop(HopType.DATA, record.path, ANSWER + payload[:60], ALIVE)
+        return self._hop(HopType.DATA, record.path, ANSWER + payload[:60], ALIVE, slot)
 
-    def _hop(self, kind: HopType, path: ClientPath, payload: bytes, flags: int = 0) -> bytes:
+    def _hop(self, kind: HopType, path: ClientPath, payload: bytes, flags: int = 0, slot: int = 0) -> bytes:
         route = self.pod.route
-        outer = Outer(kind, True, route.cluster, route.pod, route.worker, 3, int(time.time() * 1000))
+        hops = OVER_A_TRUNK if slot else LAST_HOP
+        outer = Outer(kind, True, route.cluster, route.pod, route.worker, 3, int(time.time() * 1000), hops, slot)
         return hop.encode(outer, (Record(path, payload, flags),), HOP_KEY)
 
 

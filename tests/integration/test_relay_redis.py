@@ -138,6 +138,34 @@ def test_a_call_goes_on_at_a_second_relay_when_the_first_was_killed(
         assert (flow["client"], flow["state"]) == (client.address, "live")
 
 
+def test_a_call_of_another_cluster_goes_on_at_a_second_ingress_relay_of_its_region(
+    net: Network, folder: Path, server: RedisServer, owner: Owner, engine: tuple[str, str]
+) -> None:
+    keys = json.loads((folder / "keys.json").read_text())
+    trunk = {"id": 5, "key": base64.b64encode(bytes(range(40, 56))).decode()}
+    place = folder / "ingress"
+    place.mkdir()
+    for at, scope in ((folder, 9), (place, 1)):
+        (at / "keys.json").write_text(json.dumps(keys | {"hop": [*keys["hop"], trunk | {"scope": scope}]}))
+    write_routes(place / "routes.json")
+    with relay_process(folder, "--trunk=127.0.0.1:0", *engine) as home, stored(server) as held:
+        peer = {"cluster": 1, "endpoints": [{"address": home.facts["trunk"]}]}
+        (place / "peers.json").write_text(json.dumps({"version": 1, "peers": [peer]}))
+        flags = ("--redis-url", server.url(), "--peers-file", str(place / "peers.json"), *engine)
+        with relay_process(place, *flags) as first, relay_process(place, *flags) as second:
+            until(lambda: is_up(first) and is_up(second), "both reach Redis")
+            client = net.client(first.udp)
+            connect(client)
+            speak(client, 5)
+            until(lambda: held.exists(name_of(path_key(client))), "the mapping is written")
+            first.signal(signal.SIGKILL)
+            move(client, second)
+            gap = speak(client, 50)
+            print(f"\nlongest gap: {gap} packets")
+            assert gap <= LONGEST_GAP
+            assert count(second, 'redis_lookups_total{result="found"}') == 1
+
+
 class Crowd:
     """Many clients that send speech, and note how often each was answered and the longest time between."""
 
