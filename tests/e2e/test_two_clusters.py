@@ -44,6 +44,8 @@ MAX_MOVE_MS = 5_000
 """docs/wire.md section 6: a relay pod behind a Service that is killed."""
 STARTS_IN_S = 15
 READY_S = 120
+LOOKS_S = 75
+"""The operator looks after keys every 30 s, with its looks at pools, every 30 s too."""
 
 
 @dataclass
@@ -225,6 +227,33 @@ def test_a_relay_of_the_other_cluster_is_killed_and_calls_go_on(clusters: Cluste
     figure("calls during all of it", outcome)
     assert outcome.lost == 0
     assert outcome.longest_gap_ms <= MAX_MOVE_MS
+
+
+def test_a_rotation_at_home_waits_for_the_other_cluster_which_people_bring_the_new_key(clusters: Clusters) -> None:
+    home, away = clusters.home, clusters.away
+    run(sys.executable, "-m", "usher_cli", "keys", "rotate", "--namespace", home.namespace.name)
+    (given,) = wait_for("a key is handed out", lambda: letters(home, "given"), LOOKS_S)
+    home.bring_files("app.kubernetes.io/managed-by=usher-operator")
+    says = f"key {given} is not in use yet: give it to cluster {AWAY} (says nothing)"
+    wait_for("the operator waits for the other cluster alone", lambda: says in described(home), LOOKS_S)
+    assert letters(home, "active") != [given]
+    clusters.share_keys()
+    away.bring_files(RELAY_PODS)
+    brought = ("ice", given, [HOME])
+    for relay in clusters.relays(away):
+        wait_for(
+            "the relays where clients enter hold it",
+            lambda relay=relay: brought in [(key["list"], key["id"], key["clusters"]) for key in held(away, relay)],  # type: ignore[misc]
+        )
+
+
+def letters(fleet: Fleet, state: str) -> list[str]:
+    lines = fleet.namespace.get(RELAYS)["status"]["keyIDs"]
+    return [found[1] for line in lines if (found := re.match(rf"ice/(\S+) {state}", line))]
+
+
+def described(fleet: Fleet) -> str:
+    return " ".join(fleet.namespace.kubectl("describe", RELAYS).split())
 
 
 def test_another_cluster_with_an_id_of_ours_is_refused(clusters: Clusters) -> None:
