@@ -21,6 +21,8 @@ from usher_transceiver.media.rtp import RtpPacket, build_rtp
 from usher_transceiver.media.stream import AudioStream, StreamParameters
 
 OURS = 0x1111
+STOCK_BITRATE = 96_000
+"""Bits per second that aiortc's `OpusEncoder` sets."""
 _ENCODER = EncoderSettings()
 
 

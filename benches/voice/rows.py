@@ -6,18 +6,24 @@ from statistics import mean
 from typing import Final, Literal
 
 from benches.voice.call import Weather, run
-from benches.voice.ends import End, StockEnd, UsherEnd
+from benches.voice.ends import STOCK_BITRATE, End, StockEnd, UsherEnd
 from benches.voice.score import Score, score
 from benches.voice.speech import browser_packets
-from usher_transceiver.media.codec import Codec
+from usher_transceiver.media.codec import Codec, EncoderSettings
 
 Side = Literal["backend", "client"]
-FarEnd = Literal["usher", "usher-fec", "usher-plain", "aiortc"]
+FarEnd = Literal["usher", "usher-64k", "usher-fec", "usher-plain", "aiortc"]
 """``usher``: the client offers what Chromium offers, in-band FEC and RED. ``usher-fec``: FEC alone, as Firefox.
 ``usher-plain``: neither, as aiortc. ``aiortc``: the same client, and stock aiortc, which answers with neither.
+
+All send what stock aiortc sends, 96 kbit/s, but for ``usher-64k``: the first with our default.
 """
 
-FAR_ENDS: Final[tuple[FarEnd, ...]] = ("usher", "usher-fec", "usher-plain", "aiortc")
+FAR_ENDS: Final[tuple[FarEnd, ...]] = ("usher", "usher-64k", "usher-fec", "usher-plain", "aiortc")
+_TO_CLIENT: Final = ("usher", "usher-64k", "usher-plain", "aiortc")
+"""Towards the client FEC alone is as neither."""
+_TO_BACKEND: Final = ("usher", "usher-fec", "usher-plain", "aiortc")
+"""What we send is not heard there."""
 LOSSES: Final = (0.0, 0.02, 0.05, 0.10)
 JITTERS: Final = (0.0, 0.030, 0.060)
 _REST: Final = 1.0
@@ -50,16 +56,18 @@ def rows(
         for jitter in jitters:
             for far_end in FAR_ENDS:
                 calls = [_call(codec, pcm, far_end, Weather(loss, jitter), seed) for seed in seeds]
-                yield _row("backend", far_end, loss, jitter, [backend for backend, _ in calls])
-                if far_end != "usher-fec":  # towards the client it is as the plain one
+                if far_end in _TO_BACKEND:
+                    yield _row("backend", far_end, loss, jitter, [backend for backend, _ in calls])
+                if far_end in _TO_CLIENT:
                     yield _row("client", far_end, loss, jitter, [client for _, client in calls])
 
 
 def _call(codec: Codec, pcm: bytes, far_end: FarEnd, weather: Weather, seed: int) -> tuple[Score, Score]:
-    red = far_end == "usher"
-    fec = far_end in ("usher", "usher-fec")
+    red = far_end in ("usher", "usher-64k")
+    fec = red or far_end == "usher-fec"
+    encoder = EncoderSettings() if far_end == "usher-64k" else EncoderSettings(bitrate=STOCK_BITRATE)
     packets = browser_packets(pcm, loss_percent=round(weather.loss * 100), fec=fec, red=red)
-    far: End = StockEnd(pcm) if far_end == "aiortc" else UsherEnd(codec, pcm, red=red)
+    far: End = StockEnd(pcm) if far_end == "aiortc" else UsherEnd(codec, pcm, red=red, encoder=encoder)
     ear = UsherEnd(codec, red=red)
     run(packets, ear, far, weather, len(pcm) / 48_000 + _REST, seed)
     return score(pcm, 0.0, far.heard, far.heard_from), score(pcm, 0.0, ear.heard, ear.heard_from)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benches.voice.call import Weather, run
-from benches.voice.ends import End, HeardFrame, StockEnd, UsherEnd
+from benches.voice.ends import STOCK_BITRATE, End, HeardFrame, StockEnd, UsherEnd
 from benches.voice.goals import goals
 from benches.voice.rows import Row, rows
 from benches.voice.score import longest_stall, score
@@ -60,7 +60,7 @@ def test_with_stocks_bitrate_a_client_without_loss_hears_as_much_so_the_rest_of_
 
     stock, ours = (
         understood(StockEnd(SENTENCES)),
-        understood(UsherEnd(LibOpus(), SENTENCES, encoder=EncoderSettings(bitrate=96_000))),
+        understood(UsherEnd(LibOpus(), SENTENCES, encoder=EncoderSettings(bitrate=STOCK_BITRATE))),
     )
     assert stock == pytest.approx(0.998, abs=0.002)
     assert ours >= stock - 0.0005
