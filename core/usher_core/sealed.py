@@ -21,7 +21,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from usher_core.errors import LocalError, RemoteError
-from usher_core.keys import SealKey, index_by_id, newest_active
+from usher_core.keys import KeyState, SealKey, index_by_id, newest_active
 
 NONCE_LENGTH = 12
 TAG_LENGTH = 16
@@ -35,12 +35,16 @@ class Sealer:
     Args:
         keys: those of our own file.
         others: keys that open only, such as those of other installations; their ids may be those of ours, too.
+
+    Retired keys of either open nothing.
+
+    Raises LocalError when two of our own that are not retired share an id.
     """
 
     def __init__(self, keys: Iterable[SealKey], others: Iterable[SealKey] = ()) -> None:
         self._keys = index_by_id(keys)
         self._ciphers: dict[int, list[AESGCM]] = {}
-        for key in (*self._keys.values(), *others):
+        for key in (*self._keys.values(), *(key for key in others if key.state is not KeyState.RETIRED)):
             self._ciphers.setdefault(key.id, []).append(AESGCM(key.key))
 
     def seal(self, prefix: str, content: bytes, nonce: bytes, now: float) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from usher_core.errors import LocalError
-from usher_core.keys import SealKey, newest_active, parse_key_file
+from usher_core.keys import SealKey, index_by_id, newest_active, parse_key_file
 from usher_core.sealed import Sealer
 from usher_shell.watched_file import WatchedFile
 
@@ -50,6 +50,7 @@ def _parse(text: str) -> Keys:
 
 def _parse_own(text: str, now: float) -> Keys:
     seal = _parse(text)
+    _ = index_by_id(seal)  # so that a file that no sealer can use is refused, and the last good one stays
     if newest_active(seal, now) is None:
         raise LocalError("the key file has no active seal key", "make one with `usher keys new`")
     return seal
