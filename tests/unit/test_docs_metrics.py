@@ -234,7 +234,7 @@ async def signaling_metrics(folder: Path) -> list[Metric]:
 
 
 def wan_metrics() -> list[Metric]:
-    link: Any = SimpleNamespace(target=("192.0.2.1", 3478), forwarded=0, lost=0, dropped=0, waiting=0)
+    link: Any = SimpleNamespace(target=("192.0.2.1", 3478), forwarded=0, lost=0, dropped=0, unreachable=0, waiting=0)
     return list(LinksCollector([link]).collect())
 
 

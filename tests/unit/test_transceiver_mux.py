@@ -19,7 +19,7 @@ from usher_core.ids import ClientPath, Route
 from usher_core.keys import HopKey, KeyFile
 from usher_relay.routes.round_trips import RoundTrips
 from usher_transceiver.ice import CheckOutcome
-from usher_transceiver.mux import GIVEN_UP_RATE, PROBE_RATE, UNKNOWN_FLOW_RATE, Mux
+from usher_transceiver.mux import GIVEN_UP_RATE, PROBE_RATE, UNKNOWN_FLOW_RATE, WHO_HAS_RATE, Mux
 from usher_transceiver.paths import Path as ClientWay
 from usher_transceiver.paths import SocketAddress, Via
 from usher_transceiver.transceiver_keys import TransceiverKeys
@@ -337,6 +337,16 @@ def test_a_question_of_another_length_is_not_answered(world: World) -> None:
     assert world.mux.drops["hop_who_has"] == 1
 
 
+def test_questions_are_answered_at_a_bounded_rate_and_those_beyond_it_counted(world: World) -> None:
+    world.session()
+    world.come(P1, check_bytes(generation()))
+    world.sent.clear()
+    for _ in range(int(WHO_HAS_RATE) + 5):
+        world.come(P1, bytes(4), kind=HopType.WHO_HAS)
+    assert len(world.sent) == WHO_HAS_RATE
+    assert world.drops == {"hop_who_has_rate": 5}
+
+
 def test_who_has_for_an_unknown_address_is_not_answered(world: World) -> None:
     world.come(P2, bytes(4), kind=HopType.WHO_HAS)
     assert world.sent == []
@@ -363,10 +373,11 @@ def test_probes_are_answered_at_a_bounded_rate_and_short_ones_never(world: World
     for _ in range(3 * int(PROBE_RATE)):
         world.come(P1, bytes(18), kind=HopType.PROBE)
     assert len(world.sent) == PROBE_RATE
+    assert world.drops == {"hop_probe_rate": 2 * PROBE_RATE}
     world.now += 1
     world.come(P1, bytes(17), kind=HopType.PROBE)
     assert len(world.sent) == PROBE_RATE
-    assert world.drops == {"hop_probe": 1}
+    assert world.drops == {"hop_probe_rate": 2 * PROBE_RATE, "hop_probe": 1}
 
 
 # Faults

@@ -81,7 +81,7 @@ async def test_loss_is_the_share_that_was_asked_for_and_the_same_each_time(
     for _ in range(2):
         async with UdpLink(target.getsockname(), Weather(loss=0.2)) as way:
             for _ in range(300):
-                way.from_client(b"x", client.getsockname())
+                way.to_client(b"x", client.getsockname())
             lost.append(way.lost)
             assert way.forwarded + way.lost == 300
     assert lost[0] == lost[1]
@@ -123,15 +123,20 @@ async def test_the_quietest_client_makes_room_for_a_new_one(
             client.recv(100)
 
 
-async def test_a_target_that_is_not_there_breaks_nothing(client: socket.socket, target: socket.socket) -> None:
+async def test_a_target_that_is_not_there_breaks_nothing_and_is_no_success(
+    client: socket.socket, target: socket.socket
+) -> None:
     address = target.getsockname()
     target.close()
     async with UdpLink(address) as way:
         for number in range(1, 4):
             client.sendto(b"x", way.address)
             async with asyncio.timeout(5):
-                while way.forwarded < number:  # noqa: ASYNC110  (a link tells nobody)
+                while way.forwarded + way.unreachable < number:  # noqa: ASYNC110  (a link tells nobody)
                     await asyncio.sleep(0.005)
+        before = way.forwarded
+        way.from_client(b"x", ("127.0.0.1", 9))
+        assert (way.forwarded, way.unreachable) == (before, 4 - before), "a source that has made room has no way"
 
 
 @pytest.mark.parametrize(("text", "value"), [("40ms", 0.04), ("0.5s", 0.5), ("12.5ms", 0.0125), ("0ms", 0.0)])

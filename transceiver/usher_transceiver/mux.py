@@ -325,7 +325,9 @@ class Mux:
             here = record.payload
         else:
             return
-        if self._who_has.take(now):
+        if not self._who_has.take(now):
+            self.drops["hop_who_has_rate"] += 1
+        else:
             self.reports["here"] += 1
             via = Via(relay, question.outer.return_slot)
             self._bundler.send_other(HopType.HERE, Record(record.path, here), via)
@@ -334,7 +336,9 @@ class Mux:
         record = probe.records[0]
         if len(record.payload) < PROBED_LENGTH + len(_NO_KEYS):
             self.drops["hop_probe"] += 1
-        elif self._probe.take(now):
+        elif not self._probe.take(now):
+            self.drops["hop_probe_rate"] += 1
+        else:
             answer = Record(record.path, record.payload[:PROBED_LENGTH] + _NO_KEYS)
             self._bundler.send_other(HopType.PROBE_REPLY, answer, Via(relay, probe.outer.return_slot))
 

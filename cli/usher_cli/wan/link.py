@@ -54,7 +54,8 @@ class UdpLink:
         seed: of loss and jitter, so that two runs see the same ones.
         listen: (IP, port) to take packets at; port 0 takes a free one.
 
-    `forwarded`, `lost` (by the weather) and `dropped` (no room) count packets. Raises OSError when it can't listen.
+    `forwarded`, `lost` (by the weather), `dropped` (no room) and `unreachable` (nobody is there, or any more) count
+    packets. Raises OSError when it can't listen.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class UdpLink:
         self.forwarded = 0
         self.lost = 0
         self.dropped = 0
+        self.unreachable = 0
         self.waiting = 0
 
     async def __aenter__(self) -> Self:
@@ -133,8 +135,9 @@ class UdpLink:
         each.close()
 
     def _send(self, client: Address, packet: bytes) -> None:
-        if (outer := self._outer.get(client)) is not None:
-            outer.sock.send(packet)
+        if (outer := self._outer.get(client)) is None:
+            raise ConnectionResetError("the source has made room for another")
+        outer.sock.send(packet)
 
     def _through_weather(self, send: Callable[[], object]) -> None:
         weather = self._weather
@@ -156,14 +159,14 @@ class UdpLink:
             self._deliver(send)
 
     def _deliver(self, send: Callable[[], object]) -> None:
-        self.forwarded += 1
         try:
             send()
         except BlockingIOError:  # the kernel has no room
             self.dropped += 1
         except OSError:
-            # Nobody is there (any more).
-            pass
+            self.unreachable += 1
+        else:
+            self.forwarded += 1
 
 
 def _bound_socket(address: Address) -> socket.socket:

@@ -23,7 +23,12 @@ class LinksCollector(Collector):
         waiting = GaugeMetricFamily("usher_wan_waiting", "Packets on the way", labels=("there",))
         for link in self._links:
             there = join_host_port(*link.target)
-            for fate, count in (("forwarded", link.forwarded), ("lost", link.lost), ("dropped", link.dropped)):
+            for fate, count in (
+                ("forwarded", link.forwarded),
+                ("lost", link.lost),
+                ("dropped", link.dropped),
+                ("unreachable", link.unreachable),
+            ):
                 packets.add_metric((there, fate), count)
             waiting.add_metric((there,), link.waiting)
         yield from (packets, waiting)
