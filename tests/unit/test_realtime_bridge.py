@@ -13,7 +13,6 @@ from tests.realtime_rig import GA_ULAW, PCM, SPEECH_STARTED, Rig, silence
 from usher_transceiver.backends.realtime import faults
 from usher_transceiver.backends.realtime.bridge import (
     LOOK_S,
-    MAX_EVENT_PARTS,
     MAX_EVENTS_WAITING,
     MAX_ID,
     PLAY_OUT_S,
@@ -22,6 +21,7 @@ from usher_transceiver.backends.realtime.budget import MAX_BYTES, Share
 from usher_transceiver.backends.realtime.counters import DIRECTIONS, DROPS, OUTCOMES, TRUNCATIONS, RealtimeCounters
 from usher_transceiver.backends.realtime.metrics import RealtimeCollector
 from usher_transceiver.backends.realtime.session_audio import MAX_CODED
+from usher_transceiver.events import MAX_MESSAGE_PARTS
 from usher_transceiver.media.frame import FRAME_BYTES
 
 
@@ -451,8 +451,8 @@ def test_g711_that_is_not_decoded_yet_comes_before_the_next_message_and_is_dropp
 
 def test_a_message_of_too_many_parts_is_not_read_and_one_of_much_text_is() -> None:
     rig = Rig()
-    rig.bridge.on_upstream(rig.now, '{"type":"many","parts":[%s]}' % ",".join("0" * MAX_EVENT_PARTS))
-    assert rig.counters.dropped_bytes["bad_event"] == 2 * MAX_EVENT_PARTS + 25
+    rig.bridge.on_upstream(rig.now, '{"type":"many","parts":[%s]}' % ",".join("0" * MAX_MESSAGE_PARTS))
+    assert rig.counters.dropped_bytes["bad_event"] == 2 * MAX_MESSAGE_PARTS + 25
     rig.server(type="much", text="word " * 50_000)
     assert rig.kinds == ["much"]
 

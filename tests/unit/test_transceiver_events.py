@@ -11,7 +11,7 @@ import pytest
 from usher_core.json_values import merge
 from usher_transceiver.events import (
     EVENTS_AT_ONCE,
-    MAX_PARTS,
+    MAX_MESSAGE_PARTS,
     MAX_SESSION_BYTES,
     MAX_WAITING,
     MAX_WAITING_BYTES,
@@ -117,7 +117,7 @@ def test_session_update_merges_answers_and_tells_the_backend(call: Call) -> None
         ("{", "invalid_json"),
         ("", "invalid_json"),
         ("[" * 5000, "invalid_json"),
-        pytest.param('{"type": "a", "x": [%s]}' % ("0," * MAX_PARTS + "0"), "invalid_json", id="too many parts"),
+        pytest.param('{"type": "a", "x": [%s]}' % ("0," * MAX_MESSAGE_PARTS + "0"), "invalid_json", id="parts"),
         ('{"type": NaN}', "invalid_json"),
         (b"\xff\xfe\x00", "invalid_json"),
         ("[]", "invalid_event"),

@@ -57,8 +57,10 @@ MAX_NESTING = 128
 """Levels of a message. What the parser can read is not all that can be merged and written again without running out of
 stack.
 """
-MAX_PARTS = 16_384
-"""Of a message; reading so many takes half as long as a frame of audio lasts."""
+MAX_MESSAGE_PARTS = 16_384
+"""Of a message, whoever sent it; reading so many takes half as long as a frame of audio lasts. Texts of any length are
+read fast.
+"""
 
 Event = dict[str, Any]
 
@@ -317,8 +319,8 @@ def parse_event(message: str | bytes) -> Event:
     """
     try:
         text = message if isinstance(message, str) else message.decode()
-        if has_more_parts(text, MAX_PARTS):
-            raise RemoteError("invalid_json", f"The message has more than {MAX_PARTS} parts.")
+        if has_more_parts(text, MAX_MESSAGE_PARTS):
+            raise RemoteError("invalid_json", f"The message has more than {MAX_MESSAGE_PARTS} parts.")
         event = read_json(text)
     except (ValueError, RecursionError):
         raise RemoteError("invalid_json", "The message is not JSON.") from None

@@ -16,7 +16,7 @@ Rules:
 * While too much waits, audio to be played or events for the client, `wants_more` is False and the server is not read;
   what a call may hold of audio also depends on all others (budget.py). Much G.711 in one piece is decoded a little at a
   time, for the sake of other calls' audio, and nothing is read meanwhile.
-* A message of more than `MAX_EVENT_PARTS` parts is dropped unread: to read it would hold up other calls as well.
+* A message of more than `MAX_MESSAGE_PARTS` parts is dropped unread: to read it would hold up other calls as well.
 * A lost server: what waits is played, 30 s at most; then one `error` event, and the call ends.
 
 What the session's input format is to be is known when a `session.update` goes up, since the server takes what it gets
@@ -48,6 +48,7 @@ from usher_transceiver.backends.realtime.session_audio import (
     interrupts,
 )
 from usher_transceiver.error_event import error_event
+from usher_transceiver.events import MAX_MESSAGE_PARTS
 from usher_transceiver.media.frame import FRAME_MS
 
 DELTAS = frozenset({"response.output_audio.delta", "response.audio.delta"})
@@ -63,8 +64,6 @@ MAX_EVENTS_WAITING = 524_288
 """Bytes of events on their way to the client; the largest one still fits into its channel beside them."""
 MAX_ACTIVE = 16
 """Responses that are being made at once; servers make one, and some beside the conversation."""
-MAX_EVENT_PARTS = 16_384
-"""Reading so many takes half as long as a frame lasts. Texts of any length are read fast."""
 MAX_NESTING = 128
 """Levels of a session object, which is written again for observers; a deeper one is passed and not kept."""
 MAX_ID = 512
@@ -403,7 +402,7 @@ class Bridge:
 
 
 def _parse(text: str) -> Event:
-    if has_more_parts(text, MAX_EVENT_PARTS):
+    if has_more_parts(text, MAX_MESSAGE_PARTS):
         raise RemoteError("bad_event", "the server's message has too many parts")
     try:
         event = read_json(text)
