@@ -5,6 +5,7 @@ Rules:
 * Then one question is the probe; the others go on without until it has its answer. So what hangs costs a few callers a
   time-out and not all of them, and what comes back meets no crowd.
 * Several that were under way when it went are one failure.
+* Where nobody asks, nobody learns whether it is back: a failure that is old says nothing of now.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from random import Random
 
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
+LATELY_S = 2 * LONGEST_PAUSE_S
 
 
 class Attempt(Enum):
@@ -30,12 +32,17 @@ class Breaker:
         self._random = random
         self._pause = 0.0
         self._ask_at = 0.0
+        self._failed_at = 0.0
         self._probing = False
 
     @property
     def is_away(self) -> bool:
         """Whether the last question had no answer."""
         return self._pause > 0
+
+    def failed_lately(self, now: float) -> bool:
+        """Whether it is away, and somebody saw so within the last minute."""
+        return self.is_away and now - self._failed_at < LATELY_S
 
     def begin(self, now: float) -> Attempt | None:
         """Return leave to ask, None when the caller is to go on without. `end` has to follow."""
@@ -57,5 +64,6 @@ class Breaker:
             self._pause = 0.0
         elif well is False:
             self._pause = min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * self._pause))
+            self._failed_at = now
             self._ask_at = now + self._pause * self._random.uniform(0.5, 1.0)
         return self.is_away is not was_away

@@ -53,8 +53,9 @@ class Metrics:
         )
         self.region_forwards = Counter(
             "usher_signaling_region_forwards",
-            "Requests handed on to other regions, by kind (offer, request, side_band): answered, refused, timed_out, "
-            "failed, cancelled; and skipped: not handed on, since the region failed, had no room or has enough of ours",
+            "Requests handed on to other regions, by kind (offer, close, request, side_band): answered, refused, "
+            "timed_out, failed, cancelled, own_fault; and skipped: not handed on, since the region failed, had no room "
+            "or has enough of ours",
             ["region", "kind", "outcome"],
             registry=self._registry,
         )

@@ -24,7 +24,7 @@ from usher_signaling.limits import Limits
 from usher_signaling.metrics import Metrics
 from usher_signaling.peer_regions.origin import RegionTokens, parse_region_tokens
 from usher_signaling.peer_regions.peers import Peers, build_peers
-from usher_signaling.peer_regions.table import PeerTable, parse_regions_file
+from usher_signaling.peer_regions.table import RegionTable, parse_regions_file
 from usher_signaling.placement import Placement
 from usher_signaling.readiness import Readiness
 from usher_signaling.redis_store import RedisStore
@@ -46,7 +46,7 @@ AnyFile = (
     | WatchedFile[str]
     | WatchedFile[ApiKeys]
     | WatchedFile[Jwks]
-    | WatchedFile[PeerTable]
+    | WatchedFile[RegionTable]
     | WatchedFile[RegionTokens]
 )
 
@@ -96,7 +96,7 @@ class Services:
                 task.cancel()
             await asyncio.gather(*repeating, *following, return_exceptions=True)
             await self.client.close()
-            await self.peers.client.close()
+            await self.peers.close()
             await self.relays.close()
             if self.redis is not None:
                 await self.redis.close()
@@ -238,8 +238,8 @@ def _peers(
     tracer: Tracer,
 ) -> Peers:
     """Read the files of other regions, which join `files`; without them there is no other region."""
-    nobody = PeerTable()
-    table: Callable[[], PeerTable] = lambda: nobody  # noqa: E731
+    nobody = RegionTable()
+    table: Callable[[], RegionTable] = lambda: nobody  # noqa: E731
     tokens: Callable[[], RegionTokens] | None = None
     if settings.regions_file is not None and settings.region_token_file is not None:
         regions = WatchedFile(

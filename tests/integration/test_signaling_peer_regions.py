@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,8 @@ import pytest
 
 from tests.signaling_fakes import API_KEY, OFFER, OTHER_KEY, assert_error, place, place_whip, until
 from tests.signaling_regions import REGION_TOKEN, Region, World, world
+from usher_signaling.calls import Calls
+from usher_signaling.routes import peer_requests
 
 FROM_EU = {"X-Region": "eu"}
 FRAGMENT = "application/trickle-ice-sdpfrag"
@@ -217,18 +218,13 @@ async def test_a_region_that_is_back_gets_calls_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", ["max_sessions", "draining"])
-async def test_a_region_without_room_is_passed_over_and_not_asked_for_a_second(tmp_path: Path, fault: str) -> None:
+async def test_a_region_without_room_is_passed_over(tmp_path: Path, fault: str) -> None:
     async with world(tmp_path) as both:
         setattr(both.fakes["eu"], fault, 0 if fault == "max_sessions" else True)
-        began = time.monotonic()
-        assert (await place_from_eu(both)).status_code == 201
-        state = both.stacks["us"].app.state.services.peers._state("eu")
-        assert began < state.full_until - 1 <= time.monotonic()
-        state.full_until = math.inf
-        for _ in range(2):
+        for _ in range(3):
             assert (await place_from_eu(both)).status_code == 201
         assert len(both.fakes["us"].sessions) == 3
-        assert both.regions["eu"].offers == 1
+        assert both.forwards("us", "eu", "offer", "refused") >= 1
         assert [both.nobody(name) for name in ("us", "eu")] == [0, 0], "somebody took it"
         assert both.stacks["us"].app.state.services.peers.away_count() == 0
 
@@ -464,20 +460,57 @@ async def test_an_offer_is_closed_for_peers_alone(tmp_path: Path) -> None:
         assert both.live() == 0
 
 
-async def test_one_region_holds_up_no_more_than_its_share(tmp_path: Path) -> None:
-    async with world(tmp_path, region_timeout=1.0) as both:
-        both.regions["eu"].hangs = True
-        peers = both.stacks["us"].app.state.services.peers
-        peers._state("eu").under_way = 256
-        assert (await place_from_eu(both)).status_code == 201
-        assert both.regions["eu"].came == []
-        peers._state("eu").under_way = 0
-        both.regions["eu"].hangs = False
-        location = (await place(both["eu"], headers=FROM_EU)).headers["location"]
-        peers._state("eu").under_way = 256
-        assert_error(await both["us"].get(location), 503, "too_many_requests")
-        peers._state("eu").under_way = 0
-        assert (await both["us"].get(location)).status_code == 200
+class HeldCloses:
+    """Holds up what closes offers until it is let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.go = asyncio.Event()
+        self.under_way = self.most = self.done = 0
+        monkeypatch.setattr(Calls, "close_request", self._close)
+
+    async def _close(self, _request_id: str) -> None:
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        await self.go.wait()
+        self.under_way -= 1
+        self.done += 1
+
+    async def is_full(self) -> bool:
+        return self.under_way == peer_requests.MAX_CLOSING
+
+
+async def close_many(world: World, count: int) -> list[int]:
+    paths = [f"/v1/regions/requests/request-{number}" for number in range(count)]
+    answers = await asyncio.gather(*(world["us"].delete(path, headers=FROM_A_PEER) for path in paths))
+    return sorted(answer.status_code for answer in answers)
+
+
+async def test_offers_that_timed_out_together_are_all_closed_a_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peer_requests, "WAIT_S", 60.0)
+    closes = HeldCloses(monkeypatch)
+    async with world(tmp_path, ("us",)) as only:
+        many = asyncio.create_task(close_many(only, 100))
+        await until(closes.is_full)
+        closes.go.set()
+        assert await many == [204] * 100
+        assert (closes.most, closes.done) == (peer_requests.MAX_CLOSING, 100)
+
+
+async def test_a_close_that_gets_no_place_in_time_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_requests, "WAIT_S", 0.05)
+    closes = HeldCloses(monkeypatch)
+    async with world(tmp_path, ("us",)) as only:
+        held = asyncio.create_task(close_many(only, peer_requests.MAX_CLOSING))
+        await until(closes.is_full)
+        late = await only["us"].delete("/v1/regions/requests/request-late", headers=FROM_A_PEER)
+        assert_error(late, 503, "too_many_requests")
+        assert "retry-after" in late.headers
+        closes.go.set()
+        assert await held == [204] * peer_requests.MAX_CLOSING
+        again = await only["us"].delete("/v1/regions/requests/request-late", headers=FROM_A_PEER)
+        assert again.status_code == 204, "places are given back"
 
 
 async def test_limits_and_single_use_keys_hold_where_calls_are_handed_on(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from usher_signaling.metrics import Metrics
 from usher_signaling.peer_regions.client import Passed
 from usher_signaling.peer_regions.origin import parse_region_tokens
 from usher_signaling.peer_regions.peers import PassedOverError, build_peers
-from usher_signaling.peer_regions.table import PeerTable, parse_regions_file
+from usher_signaling.peer_regions.table import RegionTable, parse_regions_file
 from usher_signaling.tracing import NoTracer
 
 KEY = {"Authorization": f"Bearer {API_KEY}"}
@@ -226,7 +226,7 @@ async def test_a_region_is_believed_by_its_certificate(tmp_path: Path, trusts: b
                     with pytest.raises(PassedOverError):
                         await peers.offer("eu", offer, "us", 10)
             finally:
-                await peers.client.close()
+                await peers.close()
         assert both.live() == int(trusts)
 
 
@@ -237,4 +237,4 @@ def test_a_file_of_certificates_that_is_none_is_a_local_error(tmp_path: Path) ->
         if text is not None:
             file.write_text(text)
         with pytest.raises(LocalError, match="--region-ca-file"):
-            _ = build_peers(PeerTable, lambda: tokens, file, Metrics(), time.monotonic, None, NoTracer())
+            _ = build_peers(RegionTable, lambda: tokens, file, Metrics(), time.monotonic, None, NoTracer())

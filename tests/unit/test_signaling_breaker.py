@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from usher_signaling.breaker import LONGEST_PAUSE_S, Attempt, Breaker
+from usher_signaling.breaker import LATELY_S, LONGEST_PAUSE_S, Attempt, Breaker
 
 
 class NoJitter(Random):
@@ -44,3 +44,17 @@ def test_a_probe_that_was_cancelled_says_nothing_and_lets_the_next_one_through()
     assert not breaker.end(Attempt.PROBE, 1.0, well=None)
     assert breaker.is_away
     assert breaker.begin(1.0) is Attempt.PROBE
+
+
+def test_a_failure_that_nobody_has_repeated_says_nothing_of_now() -> None:
+    breaker = Breaker(NoJitter())
+    assert not breaker.failed_lately(0.0)
+    breaker.end(Attempt.PLAIN, 0.0, well=False)
+    assert (breaker.failed_lately(LATELY_S - 0.01), breaker.failed_lately(LATELY_S)) == (True, False)
+    assert breaker.is_away
+    assert breaker.begin(LATELY_S) is Attempt.PROBE, "it is still asked with care"
+    breaker.end(Attempt.PROBE, LATELY_S, well=False)
+    assert breaker.failed_lately(2 * LATELY_S - 0.01)
+    assert breaker.begin(2 * LATELY_S) is Attempt.PROBE
+    breaker.end(Attempt.PROBE, 2 * LATELY_S, well=True)
+    assert not breaker.failed_lately(2 * LATELY_S)

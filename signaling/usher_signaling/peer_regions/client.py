@@ -8,20 +8,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import httpx
-import structlog
 from pydantic import ValidationError
 from starlette.datastructures import Headers
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI
 
 from usher_core.internal_api import MAX_SDP, ErrorAnswer
-from usher_signaling.background import BackgroundTasks
 from usher_signaling.bodies import JSON, media_type
 from usher_signaling.errors import ApiError
-from usher_signaling.peer_regions.origin import WRONG_TOKEN, Origin, RegionTokens
+from usher_signaling.peer_regions.origin import INVALID_FORWARD, WRONG_TOKEN, Origin, RegionTokens
 from usher_signaling.tracing import NoTracer, Tracer
-
-log = structlog.get_logger()
 
 REQUESTS = "/v1/regions/requests"
 MAX_ANSWER = 2 * MAX_SDP
@@ -29,8 +25,9 @@ MAX_ANSWER = 2 * MAX_SDP
 MAX_EVENT = 1024 * 1024
 CONTROL_S = 4.0
 """For a request about a call: its owner has 2 s, and the way there and back is long."""
-CLOSE_S = 3.0
-MAX_CLOSING = 1000
+CLOSE_S = 6.0
+"""For a close: it may have to wait for a place there (`routes.peer_requests`), and then asks all transceivers."""
+SIDE_BAND_CLOSE_S = 3.0
 HANDED_BACK = (
     "Accept-Patch",
     "Accept-Post",
@@ -47,6 +44,10 @@ class PeerError(Exception):
     """Another region did not do what it was asked, for a fault of its own, of ours or of the way. `outcome`: a word."""
 
     outcome = "failed"
+
+
+class PeerRefusedUsError(PeerError):
+    """It does not take what we hand on, whoever the caller is: so it has made no call either."""
 
 
 class PeerTimedOutError(PeerError):
@@ -95,7 +96,6 @@ class PeerClient:
         self._tokens = tokens
         self._tls = tls
         self._tracer = tracer or NoTracer()
-        self._closing = BackgroundTasks(MAX_CLOSING)
         # Signaling closes an idle connection after 5 s: one that is closed while our request is on its way fails it.
         limits = httpx.Limits(max_connections=1000, max_keepalive_connections=200, keepalive_expiry=4)
         self._http = httpx.AsyncClient(
@@ -108,28 +108,20 @@ class PeerClient:
         )
 
     async def close(self) -> None:
-        """End what is under way and close all connections."""
-        await self._closing.wait()
+        """Close all connections."""
         await self._http.aclose()
 
     async def ask(self, base: str, passed: Passed, origin: Origin, within: float) -> PeerAnswer:
         """Hand a request on, for `within` seconds. The answer is 2xx and has no headers but those for the caller.
 
-        An offer that was not answered in time, or whose answer makes no sense, is closed: it may have made a call.
-
         Raises ApiError, what the peer says to the caller; PeerError.
         """
         name = f"{passed.method} {passed.path}" if origin.request_id else passed.method
         with self._tracer.call(name, {"http.request.method": passed.method, "usher.region": httpx.URL(base).host}):
-            try:
-                answer = _checked(await self._send(base, passed, origin, within))
-                if origin.request_id is not None:
-                    _check_placed(answer)
-                return answer
-            except (PeerError, asyncio.CancelledError):
-                if origin.request_id is not None:
-                    self._closing.start(self._close_request(base, origin))
-                raise
+            answer = _checked(await self._send(base, passed, origin, within))
+            if origin.request_id is not None:
+                _check_placed(answer)
+            return answer
 
     async def observe(self, base: str, path: str, authorization: str, origin: Origin) -> ClientConnection:
         """Open a side-band at a peer; the caller closes the connection. Raises ApiError, PeerError."""
@@ -143,7 +135,7 @@ class PeerClient:
                 compression=None,
                 max_size=MAX_EVENT,
                 open_timeout=CONTROL_S,
-                close_timeout=CLOSE_S,
+                close_timeout=SIDE_BAND_CLOSE_S,
             )
         except InvalidStatus as error:
             response = error.response
@@ -154,12 +146,10 @@ class PeerClient:
         except (OSError, InvalidHandshake, InvalidURI) as error:
             raise PeerError(f"{base}: {type(error).__name__}: {error}") from None
 
-    async def _close_request(self, base: str, origin: Origin) -> None:
+    async def close_request(self, base: str, origin: Origin) -> None:
+        """End the call that an offer may have made. Raises ApiError, PeerError: then it may be there still."""
         passed = Passed("DELETE", f"{REQUESTS}/{origin.request_id}")
-        try:
-            _ = await self._send(base, passed, Origin(origin.region), CLOSE_S)
-        except PeerError as error:
-            log.warning("could not close an offer that another region may have answered", error=str(error))
+        _ = _checked(await self._send(base, passed, Origin(origin.region), CLOSE_S))
 
     async def _send(self, base: str, passed: Passed, origin: Origin, within: float) -> PeerAnswer:
         headers = {**passed.headers, **origin.headers(self._tokens())}
@@ -212,7 +202,9 @@ def _refusal(status: int, headers: Headers, body: bytes) -> Exception:
     if error is None:
         return PeerError(f"HTTP status {status} without an error of signaling: is something else in front of it?")
     if error.code == WRONG_TOKEN:
-        return PeerError("it does not take our region token: --region-token-file has to be the same in both regions")
+        return PeerRefusedUsError("it does not take our region token: --region-token-file has to be the same in both")
+    if error.code == INVALID_FORWARD:
+        return PeerRefusedUsError(f"it does not read what we write ({error.message}): are the versions far apart?")
     kept = {name: headers[name] for name in HANDED_BACK if name in headers and name != "Content-Type"}
     return ApiError(status, error.code, error.message, param=error.param, headers=kept)
 

@@ -6,31 +6,31 @@ Rules:
 * A region that is no peer's is ours to serve: our own, and names that our own transceivers or relay addresses have.
 * `here_first`: we come first while we are in the order at all. A call then takes the way through our relays' trunk
   rather than one more request between regions.
-* At most `MAX_PEERS` other regions are tried for one offer.
+* At most `MAX_OTHERS_TRIED` other regions are tried for one offer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from usher_signaling.peer_regions.table import PeerTable
+from usher_signaling.peer_regions.table import RegionTable
 from usher_signaling.regions import EVERYBODY_ELSE, Regions
 
 HERE = ""
-MAX_PEERS = 3
+MAX_OTHERS_TRIED = 3
 
 
-def itinerary(regions: Regions, peers: PeerTable, region: str, *, here_first: bool) -> list[str]:
+def itinerary(regions: Regions, peers: RegionTable, region: str, *, here_first: bool) -> list[str]:
     """Return names of peers, and HERE once at most, in the order in which a client of `region` tries them."""
     order = list(dict.fromkeys(_places(regions, peers, region)))
     if here_first and HERE in order:
         order.remove(HERE)
         order.insert(0, HERE)
-    others = [place for place in order if place != HERE][:MAX_PEERS]
+    others = [place for place in order if place != HERE][:MAX_OTHERS_TRIED]
     return [place for place in order if place == HERE or place in others]
 
 
-def _places(regions: Regions, peers: PeerTable, region: str) -> Iterator[str]:
+def _places(regions: Regions, peers: RegionTable, region: str) -> Iterator[str]:
     for name in (region, *regions.fallback):
         if name == EVERYBODY_ELSE:
             yield HERE

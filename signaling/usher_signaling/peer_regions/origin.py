@@ -1,8 +1,9 @@
 """What one region tells another beside the request that it hands on, and how it proves who it is. No I/O.
 
 Rules:
-* Only a request with the region token comes from a peer. Without it the other headers are not looked at; a wrong one is
-  refused, so that a misconfigured peer is noticed.
+* Only a request with the region token comes from a peer. Without it the other headers are not looked at.
+* They are read where they change something: at offers, closes, and requests about calls that are not ours. There a
+  wrong token is refused, so that a misconfigured peer is noticed. Who asks about a call of ours needs none.
 * What came from a peer is served here or refused, and never handed on again: no loops.
 * The token says no more than that. Whose request it is its own API key says, which is checked here as anybody's.
 """
@@ -25,6 +26,7 @@ REGION_HEADER = "Usher-Region"
 REQUEST_ID_HEADER = "Usher-Request-Id"
 DEADLINE_HEADER = "Usher-Deadline-Ms"
 WRONG_TOKEN = "wrong_region_token"
+INVALID_FORWARD = "invalid_forward"
 
 MIN_TOKEN = 32
 MAX_TOKENS = 8
@@ -78,7 +80,7 @@ def read_origin(tokens: RegionTokens, headers: Headers) -> Origin | None:
         return None
     if len(given) != 1 or not tokens.admit(given[0]):
         message = "This is no region token of ours (--region-token-file)."
-        raise ApiError(403, "wrong_region_token", message, param=TOKEN_HEADER)
+        raise ApiError(403, WRONG_TOKEN, message, param=TOKEN_HEADER)
     region = headers.get(REGION_HEADER, "")
     request_id = headers.get(REQUEST_ID_HEADER)
     deadline = headers.get(DEADLINE_HEADER)
@@ -112,4 +114,4 @@ def parse_region_tokens(text: str) -> RegionTokens:
 
 
 def _malformed(header: str) -> ApiError:
-    return ApiError(400, "invalid_forward", f"{header} is not as a peer of this version writes it.", param=header)
+    return ApiError(400, INVALID_FORWARD, f"{header} is not as a peer of this version writes it.", param=header)

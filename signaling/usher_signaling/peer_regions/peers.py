@@ -3,12 +3,16 @@
 Rules:
 * Offers to a region that failed go by the rules of `breaker`, so that a dead region costs a few of them its time-out.
 * One that has no room says so; for a second nobody asks it again.
-* A request about a call has one region to go to, so it is tried whatever the breaker says.
+* A request about a call has one region to go to, so it is tried whatever the breaker says. Its answer does not close
+  the breaker: a region that tells of calls at once may be too slow to place one.
 * Each region has at most `MAX_UNDER_WAY` requests of ours.
+* An offer that was not answered in time, or whose answer makes no sense, is closed: it may have made a call. A close
+  that fails is counted and logged; the call then ends by itself, as no client checks it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ssl
 from collections.abc import Callable, Iterator
@@ -22,18 +26,29 @@ from starlette.datastructures import Headers
 from websockets.asyncio.client import ClientConnection
 
 from usher_core.errors import LocalError
+from usher_signaling.background import BackgroundTasks
 from usher_signaling.breaker import Breaker
 from usher_signaling.calls import new_request_id
 from usher_signaling.errors import ApiError, unavailable
 from usher_signaling.metrics import Metrics
-from usher_signaling.peer_regions.client import CONTROL_S, Passed, PeerAnswer, PeerClient, PeerError, PeerTimedOutError
+from usher_signaling.peer_regions.client import (
+    CONTROL_S,
+    Passed,
+    PeerAnswer,
+    PeerClient,
+    PeerError,
+    PeerRefusedUsError,
+    PeerTimedOutError,
+)
 from usher_signaling.peer_regions.origin import Origin, RegionTokens, read_origin
-from usher_signaling.peer_regions.table import PeerRegion, PeerTable
+from usher_signaling.peer_regions.table import PeerRegion, RegionTable
 from usher_signaling.tracing import Tracer
 
 log = structlog.get_logger()
 
 MAX_UNDER_WAY = 256
+MAX_CLOSING = 1000
+"""Closes under way, those of all regions together."""
 FULL_S = 1.0
 DEADLINE_SHARE = 0.8
 """Of the time that we wait for an offer, a peer may use so much: the rest is for the way there and back. So it has
@@ -66,12 +81,18 @@ class _Outcome:
 class Peers:
     """All peers. `table` and `tokens` give what the files say now, `now` monotonic seconds."""
 
-    table: Callable[[], PeerTable]
+    table: Callable[[], RegionTable]
     tokens: Callable[[], RegionTokens] | None
     client: PeerClient
     metrics: Metrics
     now: Callable[[], float]
     _states: dict[str, _State] = field(default_factory=dict)
+    _closing: BackgroundTasks = field(default_factory=lambda: BackgroundTasks(MAX_CLOSING))
+
+    async def close(self) -> None:
+        """End what is under way and close all connections."""
+        await self._closing.wait()
+        await self.client.close()
 
     def origin(self, headers: Headers) -> Origin | None:
         """Return what a peer says of the request that it hands on, None for others. Raises ApiError 403 or 400."""
@@ -101,7 +122,7 @@ class Peers:
         well: bool | None = None
         try:
             with self._books(name, "offer") as outcome:
-                answer = await self.client.ask(peer.url, passed, origin, within)
+                answer = await self._place(peer, passed, origin, within)
                 outcome.word = "answered"
                 _log_with(name)
                 well = True
@@ -135,13 +156,33 @@ class Peers:
             return await self.client.observe(peer.url, path, authorization, Origin(own))
 
     def away_count(self) -> int:
-        """How many regions are asked seldom, because they failed."""
-        return sum(state.breaker.is_away for state in self._states.values())
+        """How many regions are asked seldom, because they failed a moment ago."""
+        now = self.now()
+        return sum(state.breaker.failed_lately(now) for state in self._states.values())
 
     def keep(self) -> None:
         """Forget regions that the file names no more."""
         for name in self._states.keys() - set(self.table().names):
             del self._states[name]
+
+    async def _place(self, peer: PeerRegion, passed: Passed, origin: Origin, within: float) -> PeerAnswer:
+        try:
+            return await self.client.ask(peer.url, passed, origin, within)
+        except PeerRefusedUsError:
+            raise
+        except (PeerError, asyncio.CancelledError):
+            if not self._closing.start(self._close_request(peer, origin)):
+                self.metrics.region_forwards.labels(peer.name, "close", "skipped").inc()
+                _log_not_closed(peer.name, f"{MAX_CLOSING} closes are under way")
+            raise
+
+    async def _close_request(self, peer: PeerRegion, origin: Origin) -> None:
+        try:
+            with self._counted(peer.name, "close") as outcome:
+                await self.client.close_request(peer.url, origin)
+                outcome.word = "answered"
+        except (PeerError, ApiError) as error:
+            _log_not_closed(peer.name, str(error))
 
     def _state(self, name: str) -> _State:
         return self._states.setdefault(name, _State(Breaker(SystemRandom())))
@@ -169,8 +210,18 @@ class Peers:
 
     @contextlib.contextmanager
     def _books(self, name: str, kind: str) -> Iterator[_Outcome]:
-        state, outcome = self._state(name), _Outcome()
+        """Take a place, and count what came of it."""
+        state = self._state(name)
         state.under_way += 1
+        try:
+            with self._counted(name, kind) as outcome:
+                yield outcome
+        finally:
+            state.under_way -= 1
+
+    @contextlib.contextmanager
+    def _counted(self, name: str, kind: str) -> Iterator[_Outcome]:
+        outcome = _Outcome()
         try:
             yield outcome
         except PeerError as error:
@@ -179,13 +230,15 @@ class Peers:
         except ApiError:
             outcome.word = "refused"
             raise
+        except Exception:
+            outcome.word = "own_fault"
+            raise
         finally:
-            state.under_way -= 1
             self.metrics.region_forwards.labels(name, kind, outcome.word).inc()
 
 
 def build_peers(
-    table: Callable[[], PeerTable],
+    table: Callable[[], RegionTable],
     tokens: Callable[[], RegionTokens] | None,
     ca_file: Path | None,
     metrics: Metrics,
@@ -220,6 +273,10 @@ def _is_for_caller(error: ApiError) -> bool:
     if error.code in WORN_OUT_KEYS or error.code == "backend_failed":
         return True
     return 400 <= error.status < 500 and error.status not in (401, 403, 404, 405)
+
+
+def _log_not_closed(region: str, why: str) -> None:
+    log.warning("could not close an offer that another region may have answered", region=region, error=why)
 
 
 def _log_with(region: str) -> None:

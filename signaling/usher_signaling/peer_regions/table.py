@@ -62,7 +62,7 @@ class _RegionsFile(BaseModel):
         return self
 
 
-class PeerTable:
+class RegionTable:
     """The other regions, in the order of the file."""
 
     def __init__(self, peers: tuple[PeerRegion, ...] = ()) -> None:
@@ -83,7 +83,7 @@ class PeerTable:
         return self._by_cluster.get(cluster)
 
 
-def parse_regions_file(text: str, own: str) -> PeerTable:
+def parse_regions_file(text: str, own: str) -> RegionTable:
     """Return the regions of a file without our `own`. Raises LocalError that names the field at fault."""
     try:
         parsed = _RegionsFile.model_validate(json.loads(text))
@@ -91,4 +91,4 @@ def parse_regions_file(text: str, own: str) -> PeerTable:
         raise LocalError(f"the regions file is wrong: {describe(error)}", "see docs/http-api.md, regions") from None
     except ValueError as error:  # JSONDecodeError, or a number of more than 4300 digits
         raise LocalError(f"the regions file is no JSON: {error}") from None
-    return PeerTable(tuple(region for region in parsed.regions if region.name != own))
+    return RegionTable(tuple(region for region in parsed.regions if region.name != own))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,25 +14,28 @@ from usher_signaling.peer_regions.origin import is_request_id
 from usher_signaling.services import Services
 
 MAX_CLOSING = 16
-"""Closes under way at once: each asks all transceivers, as a round of loads does."""
+"""Closes under way at once: each asks all transceivers, as a round of loads does. Further ones wait for a place."""
+WAIT_S = 3.0
+"""Many offers time out together when a region is slow. How many may wait `--max-requests` limits."""
 
 
 def add_peer_routes(app: FastAPI, services: Services) -> None:
     """Add the route."""
-    closing = 0
+    places = asyncio.Semaphore(MAX_CLOSING)
 
     async def close_request(request: Request, request_id: str) -> Response:
         """End the call that an offer has made, if it has."""
-        nonlocal closing
         if services.peers.origin(request.headers) is None or not is_request_id(request_id):
             raise ApiError(404, "not_found", "There is nothing at this address.")
-        if closing >= MAX_CLOSING:
-            raise unavailable("too_many_requests", "Too many offers are being closed here.")
-        closing += 1
+        try:
+            async with asyncio.timeout(WAIT_S):
+                await places.acquire()
+        except TimeoutError:
+            raise unavailable("too_many_requests", "Too many offers are being closed here.") from None
         try:
             await services.calls.close_request(request_id)
         finally:
-            closing -= 1
+            places.release()
         return Response(status_code=204, headers=NO_STORE)
 
     app.add_api_route(f"{REQUESTS}/{{request_id}}", close_request, methods=["DELETE"], include_in_schema=False)
