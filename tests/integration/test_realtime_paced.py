@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -48,10 +48,16 @@ async def flood(frames: bytes) -> AsyncIterator[int]:
         yield port_of(server)
 
 
-def dial(port: int, tls: ssl.SSLContext | None = None, counters: RealtimeCounters | None = None) -> connect:
+def dial(
+    port: int,
+    tls: ssl.SSLContext | None = None,
+    counters: RealtimeCounters | None = None,
+    waiting_bytes: Callable[[], int] = lambda: 0,
+) -> connect:
     scheme = "ws" if tls is None else "wss"
     uri = f"{scheme}://127.0.0.1:{port}"
-    paced: Any = partial(PacedConnection, share=Share(counters or RealtimeCounters()))
+    share = Share(counters or RealtimeCounters())
+    paced: Any = partial(PacedConnection, share=share, waiting_bytes=waiting_bytes)
     return connect(uri, ssl=tls, max_queue=4, max_size=4 << 20, compression=None, create_connection=paced)
 
 
@@ -180,6 +186,35 @@ async def test_a_call_that_holds_much_gets_no_more_while_all_hold_too_much_and_i
         assert isinstance(socket, PacedConnection)
         socket.forget()
     assert counters.held_bytes == 4 << 20
+
+
+async def test_a_server_for_which_there_is_no_room_is_not_cut_off_while_what_it_said_before_is_played(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(budget, "MAX_BYTES", 0)
+    monkeypatch.setattr(budget, "OWN_BYTES", 300_000)
+    # Each look comes later than a limit after the one before it.
+    monkeypatch.setattr(paced, "ROOM_LIMIT_S", 0.01)
+    monkeypatch.setattr(paced, "ROOM_LOOK_S", 0.02)
+    looks, to_play = 0, 20
+
+    def waiting_bytes() -> int:
+        nonlocal looks
+        looks += 1
+        return 100 * max(0, to_play - looks)
+
+    async def half(socket: ServerConnection) -> None:
+        socket.transport.write(half_a_message(1 << 20))
+        await socket.wait_closed()
+
+    async with (
+        serve(half, "127.0.0.1", 0, close_timeout=0.1) as server,
+        asyncio.timeout(20),
+        dial(port_of(server), waiting_bytes=waiting_bytes) as socket,
+    ):
+        with pytest.raises(ConnectionClosed):
+            await socket.recv()
+    assert looks == to_play + 1, "nothing more was played at the last look"
 
 
 async def drain(socket: ClientConnection) -> None:

@@ -2,9 +2,11 @@
 
 Each call has bounds of its own (connection.py, playout.py), which allow what one may need at times and not all at once.
 Rules:
-* All calls together hold `MAX_BYTES`. Beyond, a call that holds more than `OWN_BYTES` gets no more: its server is not
-  read until there is room, and TCP slows it down.
-* A call may always hold `OWN_BYTES`, so that no other can silence it.
+* All calls together hold `MAX_BYTES`. Beyond, a holder with more than `OWN_BYTES` gets no more: its server is not read
+  until there is room, and TCP slows it down.
+* A holder may always have `OWN_BYTES`, so that no other call can silence it.
+* A call is two holders: what was read of its WebSocket (paced.py), and what was taken from there to be played
+  (bridge.py). In one share, a large message that was read would keep itself from being taken.
 """
 
 from __future__ import annotations

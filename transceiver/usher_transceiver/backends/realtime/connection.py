@@ -127,6 +127,7 @@ class Connection:
 
     async def _open(self) -> PacedConnection:
         target = self._target
+        paced = partial(PacedConnection, share=Share(self._counters), waiting_bytes=lambda: self._bridge.waiting_bytes)
         socket = await _Connect(
             target.url,
             additional_headers=target.headers,
@@ -140,7 +141,7 @@ class Connection:
             compression=None,
             logger=silent_logger(),
             # A class for the library's types, which calls it.
-            create_connection=cast("type[ClientConnection]", partial(PacedConnection, share=Share(self._counters))),
+            create_connection=cast("type[ClientConnection]", paced),
         )
         assert isinstance(socket, PacedConnection)
         return socket

@@ -6,12 +6,14 @@ takes, fill the memory. Rules:
 * At most `MAX_AT_ONCE` bytes are read between two turns of the loop; the socket is not read while more of them wait.
 * A server that does not take `MAX_UNSENT` bytes of answers is cut off.
 * What was read and not taken is a share of what all calls may hold (budget.py). While there is no room nothing is read;
-  a server for which there is none for `ROOM_LIMIT_S` is cut off: half a message can't be played to make some.
+  a server for which there is none for `ROOM_LIMIT_S`, while nothing of what it said before is played or taken either,
+  is cut off: half a message can't be played to make some.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from websockets.asyncio.client import ClientConnection
@@ -30,17 +32,26 @@ ROOM_LIMIT_S, ROOM_LOOK_S = 30.0, 0.1
 
 
 class PacedConnection(ClientConnection):
-    """See the module. `create_connection` of the library's `connect`, with its share given."""
+    """See the module. `create_connection` of the library's `connect`, with more given.
 
-    def __init__(self, *arguments: Any, share: Share, **options: Any) -> None:
+    Args:
+        share: of what all calls hold.
+        waiting_bytes: what was taken of this server and neither played nor passed on yet.
+    """
+
+    def __init__(self, *arguments: Any, share: Share, waiting_bytes: Callable[[], int], **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._share = share
+        self._waiting_bytes = waiting_bytes
         self._unread = bytearray()
         self._parsing = 0
         """Bytes of a frame of which not all has come."""
         self._untaken = 0
         """Bytes of frames that nobody has taken."""
         self._no_room_since: float | None = None
+        """Or since when nothing was played."""
+        self._waited = 0
+        """Of `waiting_bytes`, at the last look for room."""
         self._is_forgotten = False
         self._has_ended = False
 
@@ -117,9 +128,10 @@ class PacedConnection(ClientConnection):
             self._resume()
 
     def _wait_for_room(self) -> None:
-        now = self.loop.time()
-        if self._no_room_since is None:
+        now, waiting = self.loop.time(), self._waiting_bytes()
+        if self._no_room_since is None or waiting < self._waited:
             self._no_room_since = now
+        self._waited = waiting
         if now - self._no_room_since < ROOM_LIMIT_S:
             self.loop.call_later(ROOM_LOOK_S, self._read_some)
         else:
