@@ -63,6 +63,16 @@ def test_an_operator_that_is_gone_raises_an_alarm_where_relays_run_in_kubernetes
     assert "absent(usher_operator_leader) and count(usher_relay_pods_conflicting) > 0" in guarded
 
 
+def test_a_relay_that_lost_its_transceivers_raises_an_alarm_though_a_peer_answers() -> None:
+    """A peer excuses only relays that never had any, and only one that answers."""
+    found, _, excused = alerts()["UsherNoRoutes"].partition(" unless ")
+    assert found == "usher_relay_routes == 0"
+    assert excused.removeprefix("on (instance) ").strip("()").split(" and on (instance) ") == [
+        "usher_relay_peer_up == 1",
+        "max_over_time(usher_relay_routes[1d]) == 0",
+    ]
+
+
 @pytest.mark.needs("helm")
 def test_the_rule_object_holds_the_example_alerts() -> None:
     example = yaml.safe_load((ROOT / "examples" / "prometheus-rules.yaml").read_text())
