@@ -91,6 +91,10 @@ def neighbours(*clusters: int) -> Spec:
     return {"trunk": {"neighbours": [{"clusterID": each} for each in clusters]}}
 
 
+def node_ports(clients: int, trunk: int) -> Spec:
+    return {"exposure": {"nodePort": clients}, "trunk": {"exposure": {"nodePort": trunk}}}
+
+
 ENDPOINT = "write IP:PORT or NAME:PORT of the peer's trunk"
 WEBSOCKET = "write a URL that begins with ws:// or wss://, without user, password, # or blanks"
 ADDRESS = "write an IP or a host name, with :PORT if it is not the listener's"
@@ -164,6 +168,8 @@ INVALID: list[tuple[str, Spec, str]] = [
     ),
     (RELAYS, {"trunk": {"exposure": {"type": "ClusterIP", "nodePort": 1}}}, "only with type NodePort or LoadBalancer"),
     (RELAYS, {"trunk": {"port": 3478}, **listeners({"name": "media"})}, "choose another one than those of listeners"),
+    (RELAYS, {"trunk": {"port": 3478}}, "choose another one than those of listeners"),
+    (RELAYS, node_ports(30478, 30478), "choose another one than that of exposure"),
     (
         RELAYS,
         {"trunk": {"exposure": {"type": "HostPort"}}, "strategy": {"maxSurge": 1, "maxUnavailable": 0}},
@@ -256,6 +262,9 @@ VALID: list[tuple[str, Spec]] = [
     (RELAYS, peers("198.51.100.7:3479", "[2001:db8::7]:3479", "relays.example.com:65535", "relays.usher.svc:1")),
     (RELAYS, peers("a:1", cluster=65535, keySecretRef={"name": "usher-trunk-1"})),
     (RELAYS, {"trunk": {}}),
+    (RELAYS, {"trunk": {"port": 3478}, **listeners({"port": 443})}),
+    (RELAYS, node_ports(30478, 30479)),
+    (RELAYS, {"trunk": {"exposure": {"nodePort": 30478}}}),
     (RELAYS, {"trunk": {"port": 500, "sourceRanges": ["203.0.113.0/24", "2001:db8::/32"]}, **peers("a:1")}),
     (RELAYS, {**neighbours(1, 2), "exposure": {"type": "ClusterIP"}}),
     (RELAYS, selector({"matchLabels": {"usher.fleet/pool": "voice"}})),

@@ -138,9 +138,16 @@ class RelayPoolSpec(Model):
                 "maxSurge to 0 and maxUnavailable to 1 or more",
             ),
             Rule(
-                "!has(self.trunk) || !has(self.listeners) || "
-                "self.listeners.all(listener, listener.port != self.trunk.port)",
+                "!has(self.trunk) || (has(self.listeners) ? "
+                "self.listeners.all(listener, listener.port != self.trunk.port) : "
+                f"self.trunk.port != {Listener.model_fields['port'].default})",
                 "trunk.port is for relays of other clusters alone: choose another one than those of listeners",
+            ),
+            Rule(
+                "!has(self.trunk) || !has(self.trunk.exposure.nodePort) || !has(self.exposure.nodePort) || "
+                "self.trunk.exposure.nodePort != self.exposure.nodePort",
+                "trunk.exposure.nodePort is for relays of other clusters alone: choose another one than that of "
+                "exposure",
             ),
         )
     )
