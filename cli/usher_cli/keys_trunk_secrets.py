@@ -1,8 +1,9 @@
 """`usher keys trunk-secrets`: the keys of a trunk as two Secrets, for clusters whose operators make all other keys.
 
 A run makes the first key of the trunk, or keeps those there are, and copies what opens ufrags of home as home has it
-now: so it is run again when home's keys have changed. A new key of the trunk counts later than it is made, on both
-sides at the same time: each has it by then, whenever kubelets bring it.
+now: so it is run again when home's keys have changed. Whether ingress has home's passwords stays as it was said first.
+A new key of the trunk counts later than it is made, on both sides at the same time: each has it by then, whenever
+kubelets bring it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import binascii
 import json
 import secrets
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +49,11 @@ STARTS_IN_S = 900
 @click.option(
     "--ingress-cluster", required=True, type=CLUSTER, help="The id of the cluster of the relays where clients enter."
 )
-@click.option("--with-passwords", is_flag=True, help="Let the ingress relays verify checks, which spares the trunk.")
+@click.option(
+    "--with-passwords/--without-passwords",
+    default=None,
+    help="Let the ingress relays verify checks, which spares the trunk. Left out: as FOLDER has it, at first without.",
+)
 @click.option("--new-key", is_flag=True, help="Make one more key of the trunk, and drop those that nobody uses.")
 @click.option(
     "--starts-in",
@@ -62,7 +68,7 @@ def trunk_secrets(
     home_cluster: int,
     ingress_cluster: int,
     *,
-    with_passwords: bool,
+    with_passwords: bool | None,
     new_key: bool,
     starts_in: int,
 ) -> None:
@@ -74,10 +80,13 @@ def trunk_secrets(
     if home_cluster == ingress_cluster:
         raise LocalError("a trunk joins two clusters, and both have this id", "give each cluster its own id")
     now = time.time()
+    known = _known(folder / HOME_FILE, folder / INGRESS_FILE)
+    if with_passwords is None:
+        with_passwords = known.has_passwords
     ice = tuple(shared_ice_keys(_read(home).ice, home_cluster, with_passwords=with_passwords))
     if not ice:
         raise LocalError(f"the keys of home have no ICE key of cluster {home_cluster}", "see `usher keys show`")
-    hops = trunk_keys(_known(folder / HOME_FILE, folder / INGRESS_FILE), now, more_in=starts_in if new_key else None)
+    hops = trunk_keys(known.hops, now, more_in=starts_in if new_key else None)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name, other, shared in ((HOME_FILE, ingress_cluster, ()), (INGRESS_FILE, home_cluster, ice)):
         write_atomically(folder / name, _secret(other, hops, shared))
@@ -108,19 +117,28 @@ def trunk_keys(known: tuple[HopKey, ...], now: float, more_in: float | None) -> 
     return (*kept, made)
 
 
-def _known(home: Path, ingress: Path) -> tuple[HopKey, ...]:
-    """Return the keys of the trunk that were made before; both files have the same."""
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What an earlier run made: the keys of the trunk, and whether ingress has home's passwords."""
+
+    hops: tuple[HopKey, ...] = ()
+    has_passwords: bool = False
+
+
+def _known(home: Path, ingress: Path) -> _Known:
+    """Return what was made before. Raises LocalError when the files have other keys of the trunk."""
     if not home.exists() and not ingress.exists():
-        return ()
+        return _Known()
+    at_home, at_ingress = _read(home), _read(ingress)
     sides = [
-        {key.id: key.model_copy(update={"scope": "local"}) for key in _read(path).hop if key.state != KeyState.RETIRED}
-        for path in (home, ingress)
+        {key.id: key.model_copy(update={"scope": "local"}) for key in file.hop if key.state != KeyState.RETIRED}
+        for file in (at_home, at_ingress)
     ]
     if sides[0] != sides[1]:
         raise LocalError(
             f"{home} and {ingress} have other keys of the trunk", "take both from the clusters, or delete both"
         )
-    return tuple(sides[0].values())
+    return _Known(tuple(sides[0].values()), any(key.password_key is not None for key in at_ingress.ice))
 
 
 def _read(path: Path) -> KeyFile:

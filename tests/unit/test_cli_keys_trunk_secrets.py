@@ -78,6 +78,16 @@ def test_with_passwords_the_ingress_verifies(home: KeyFile, tmp_path: Path) -> N
     assert IceKeyRing(written(tmp_path)[1].ice).open(ufrag.encode()).password == password.encode()
 
 
+def test_later_runs_keep_to_what_was_said_of_passwords(home: KeyFile, tmp_path: Path) -> None:
+    said: list[tuple[str, ...]] = [(), ("--with-passwords",), (), ("--new-key",), ("--without-passwords",), ()]
+    has = []
+    for more in said:
+        assert run(tmp_path, *more).exit_code == 0
+        has.append([key.password_key for key in written(tmp_path)[1].ice])
+    without, given = [None], [home.ice[0].password_key]
+    assert has == [without, given, given, given, without, without]
+
+
 def test_again_after_a_rotation_at_home_it_keeps_the_trunk_s_key_and_has_home_s_new_ones(
     home: KeyFile, tmp_path: Path
 ) -> None:
