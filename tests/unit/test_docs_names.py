@@ -54,7 +54,7 @@ def flags_of(command: click.Command) -> Iterator[str]:
         for name in command.commands:
             yield from flags_of(command.commands[name])
     for parameter in command.params:
-        yield from parameter.opts
+        yield from (*parameter.opts, *parameter.secondary_opts)
 
 
 def flags_of_settings(settings: type[ProgramSettings]) -> Iterator[str]:
