@@ -1,9 +1,11 @@
 """What a RelayPool says of other clusters: whether their relays reach its trunk, and its own relays theirs.
 
 Neither keeps a pool from being Ready: calls of its own cluster need no other one. Rules of a peer, the
-first that holds:
+first that holds; rule 1 alone is about the whole pool:
 
-1. One whose cluster id transceivers here have is refused: packets with that id stay here, so two clusters have one id.
+1. With one whose cluster id transceivers here have the pool is not Accepted: packets with that id stay here, so two
+   clusters have one id. What runs goes on and nothing of it changes until one has another id: to leave out just that
+   peer would end its calls, by a rollout, for a TransceiverPool that may be the wrong one.
 2. Without a Secret, or with relays that don't hold its keys, its ufrags are dropped.
 3. An endpoint that answers, and holds none of the keys by which our relays open ufrags of that cluster, is another
    cluster with the same id, or our keys are old ones.
