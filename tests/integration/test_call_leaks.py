@@ -54,12 +54,14 @@ class Transceiver:
             sources=found["usher_transceiver_transaction_ids"],
         )
 
-    def calls(self, count: int) -> None:
-        """Place so many calls, one in ten a stock client with a data channel, and wait until all have ended."""
+    def calls(self, count: int) -> dict[str, int]:
+        """Place so many calls, one in ten a stock client with a data channel, and wait until all have ended.
+
+        Return the faults of the others, and how often each was.
+        """
         with closing(Caller(self._url, "--load", f"--count={count}", "--full-every=10", "--seconds=0.5")) as caller:
             result = caller.result(300)
-        # On a machine that does other work a connection may break; it is another test's matter.
-        assert result["load"]["connected"] >= 0.95 * (count - count // 10), result["load"]["wrong"]
+        assert result["load"]["light_calls"] == count - count // 10
 
         def all_ended() -> bool:
             found = metrics(self._admin)
@@ -67,6 +69,8 @@ class Transceiver:
             return not any(found[f'usher_transceiver_sessions{{state="{state}"}}'] for state in states)
 
         wait_until(all_ended, ENDED_WITHIN_S, "all calls ended")
+        wrong: dict[str, int] = result["load"]["wrong"]
+        return wrong
 
 
 def check(before: Held, after: Held, growth: int) -> None:
@@ -83,10 +87,10 @@ def check(before: Held, after: Held, growth: int) -> None:
 def test_hundreds_of_calls_leave_memory_descriptors_and_tasks_where_they_were(tmp_path: Path) -> None:
     with running_fleet(tmp_path) as fleet:
         transceiver = Transceiver(fleet)
-        transceiver.calls(60)
+        assert transceiver.calls(60) == {}
         before = transceiver.hold()
         for _ in range(4):
-            transceiver.calls(60)
+            assert transceiver.calls(60) == {}
         # A call that stays whole takes 200 kB. Some kB of each are kept for a minute: its answer, how it ended.
         check(before, transceiver.hold(), growth=240 * 40_000)
 
@@ -100,7 +104,8 @@ def test_ten_thousand_calls_leave_memory_descriptors_and_tasks_where_they_were(t
         held = []
         for thousands in range(1, 11):
             for _ in range(10):
-                transceiver.calls(100)
+                # On a machine that does other work a connection may break, once.
+                assert transceiver.calls(100) == {} or transceiver.calls(100) == {}
             held.append(transceiver.hold())
             print(f"after {thousands},000 calls: {held[-1]}", flush=True)
         check(held[0], held[-1], growth=9_000 * 1_000)

@@ -81,12 +81,16 @@ class Listener:
                 self.sock.send(datagram)
 
 
-async def listen(listeners: list[Listener], seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
+async def listen(listeners: list[Listener], seconds: float) -> float:
+    """Look at all again and again; return how many seconds the longest pause between two looks was."""
+    looked_at = time.monotonic()
+    until, longest = looked_at + seconds, 0.0
+    while (now := time.monotonic()) < until:
+        longest, looked_at = max(longest, now - looked_at), now
         for listener in listeners:
             listener.look()
         await asyncio.sleep(0.005)
+    return longest
 
 
 async def place(api: CallsApi, certificate: Certificate) -> Listener:
@@ -116,14 +120,16 @@ async def test_a_muted_client_hears_nothing_until_its_next_check_when_its_relay_
                 listener.gaps.clear()
             victim = fleet.state()["relays"][0]["pid"]
             os.kill(victim, signal.SIGKILL)
-            await listen(listeners, 2 * CHECK_INTERVAL_S + 2)
+            late_s = await listen(listeners, 2 * CHECK_INTERVAL_S + 2)
+            stopped_at = time.monotonic()
     finally:
         for listener in listeners:
             listener.sock.close()
     wait_until(lambda: len(fleet.state()["relays"]) == 2, 10, "the relay has come back")
     gaps = sorted(round(1000 * max(listener.gaps)) for listener in listeners)
-    print(f"\nlongest silence of {CALLS} clients that only listen, ms: {gaps}")
+    print(f"\nlongest silence of {CALLS} clients that only listen, ms: {gaps}; late by {1000 * late_s:.0f} ms at most")
     assert all(listener.client.record.ended is None for listener in listeners)
-    assert all(time.monotonic() - (listener.heard_at or 0) < CHECK_INTERVAL_S for listener in listeners)
-    assert max(gaps) <= 1000 * (CHECK_INTERVAL_S + SLACK_S)
+    assert all(stopped_at - (listener.heard_at or 0) < CHECK_INTERVAL_S for listener in listeners)
+    # A pause makes a check late, and what answers it.
+    assert max(gaps) <= 1000 * (CHECK_INTERVAL_S + SLACK_S + 2 * late_s)
     assert max(gaps) > 200, "no call went through the relay that was killed, so nothing was shown"
