@@ -78,6 +78,21 @@ class Metrics:
         self.redis_failures = Counter(
             "usher_signaling_redis_failures", "Questions that Redis did not answer", registry=self._registry
         )
+        self.redis_crowded = Counter(
+            "usher_signaling_redis_crowded",
+            "Questions that Redis was not asked, since all connections were busy",
+            registry=self._registry,
+        )
+        self.traces_refused = Counter(
+            "usher_signaling_traces_refused",
+            "Looks at calls with ?trace=1 answered 503, since others were being traced",
+            registry=self._registry,
+        )
+        self.closings_left_out = Counter(
+            "usher_signaling_closings_left_out",
+            "Placements without an answer that were not closed, since too many closings were under way",
+            registry=self._registry,
+        )
 
     def watch(self, name: str, description: str, value: Callable[[], float]) -> None:
         """Show a number that is asked for when the metrics are read."""

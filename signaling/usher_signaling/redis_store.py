@@ -2,6 +2,7 @@
 
 Rules:
 * A question takes at most the time-out. Without an answer it is None: the caller goes on by what it knows itself.
+* Half of that it may wait for a free connection. One that gets none is not asked, which says nothing of Redis.
 * After a failure it is asked seldom, by the rules of `breaker`.
 * One log line when Redis goes and one when it is back. They name the kind of failure, never the URL.
 * Keys in Redis have names of hashes: tenants may be people.
@@ -10,8 +11,9 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from random import Random, SystemRandom
 from typing import Any
 
@@ -65,7 +67,7 @@ class RedisStore:
         self._now = now
         self._breaker = Breaker(random or SystemRandom())
         self._redis = redis_client(url, max_connections=MAX_CONNECTIONS, connect_within=timeout, answer_within=timeout)
-        # Behind Sentinels the library fails a question for which no connection is free: that is no outage.
+        # Behind Sentinels the library fails a question for which no connection is free, as if Redis had failed it.
         self._free = asyncio.Semaphore(MAX_CONNECTIONS)
         self._take = self._redis.register_script(_TAKE)
 
@@ -106,7 +108,10 @@ class RedisStore:
         well: bool | None = None
         failure: Exception | None = None
         try:
-            async with asyncio.timeout(self._timeout), self._free:
+            async with asyncio.timeout(self._timeout), self._connection() as is_free:
+                if not is_free:
+                    self._metrics.redis_crowded.inc()
+                    return None
                 answer = await question()
             well = True
             return answer
@@ -117,6 +122,20 @@ class RedisStore:
         finally:
             if self._breaker.end(attempt, self._now(), well=well):
                 self._tell(failure)
+
+    @contextlib.asynccontextmanager
+    async def _connection(self) -> AsyncIterator[bool]:
+        """Hold one of the connections: whether there is one. The question has at least half of the time-out left."""
+        try:
+            async with asyncio.timeout(self._timeout / 2):
+                await self._free.acquire()
+        except TimeoutError:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            self._free.release()
 
     def _tell(self, failure: Exception | None) -> None:
         if failure is None:

@@ -16,12 +16,18 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from usher_core.errors import RemoteError
 from usher_core.internal_api import SessionPath
+from usher_signaling.errors import unavailable
 from usher_signaling.hops import Hop, RelayWays, hops_of, read_ways
+from usher_signaling.metrics import Metrics
 
 TIMEOUT_S = 2.0
 """For a relay with both of its pages, waiting for its turn included: a dead one costs the page no more."""
 MAX_UNDER_WAY = 16
 """Relays being asked at once, all viewers of the fleet together."""
+MAX_TRACES = 2
+"""Calls that are traced at once: each reads two pages of every relay, 128 MiB of 64 relays at worst."""
+TRACE_WAIT_S = 2.0
+"""For a place among them."""
 MAX_PAGE = 1024 * 1024
 MAX_REASON = 200
 MAX_ENTRIES = 1000
@@ -56,16 +62,23 @@ class RelayPages:
 
     Args:
         admins: base URLs of their admin pages.
+        metrics: where traces that got no place are counted.
         transport: replaces the network in tests.
         timeout: seconds for each relay.
     """
 
     def __init__(
-        self, admins: Sequence[str], transport: httpx.AsyncBaseTransport | None = None, timeout: float = TIMEOUT_S
+        self,
+        admins: Sequence[str],
+        metrics: Metrics,
+        transport: httpx.AsyncBaseTransport | None = None,
+        timeout: float = TIMEOUT_S,
     ) -> None:
         self._admins = tuple(admins)
+        self._metrics = metrics
         self._timeout = timeout
         self._turns = asyncio.Semaphore(MAX_UNDER_WAY)
+        self._traces = asyncio.Semaphore(MAX_TRACES)
         # A client of its own: the internal token is not for relays.
         self._http = httpx.AsyncClient(transport=transport, trust_env=False, follow_redirects=False, timeout=timeout)
 
@@ -78,8 +91,17 @@ class RelayPages:
         return await asyncio.gather(*(self._look(admin) for admin in self._admins))
 
     async def trace(self, path: SessionPath) -> list[Hop]:
-        """Return the hops of a call; what no relay tells is not known."""
-        ways = await asyncio.gather(*(self._ways(admin, path) for admin in self._admins))
+        """Return the hops of a call; what no relay tells is not known. Raises ApiError 503 while others are traced."""
+        try:
+            async with asyncio.timeout(TRACE_WAIT_S):
+                await self._traces.acquire()
+        except TimeoutError:
+            self._metrics.traces_refused.inc()
+            raise unavailable("too_many_requests", "Other calls are being traced; try again soon.") from None
+        try:
+            ways = await asyncio.gather(*(self._ways(admin, path) for admin in self._admins))
+        finally:
+            self._traces.release()
         return hops_of([each for each in ways if each is not None])
 
     async def _ways(self, admin: str, path: SessionPath) -> RelayWays | None:

@@ -139,7 +139,7 @@ def build_services(
     jwt = _jwt_verifier(settings, files, clock)
 
     sources = select_sources(settings, metrics)
-    client = TransceiverClient(lambda: token.value, transport, tracer)
+    client = TransceiverClient(lambda: token.value, metrics, transport, tracer)
     regions = settings.regions
     tenant_calls = TenantCalls(settings.load_life)
     redis = _redis(settings, metrics)
@@ -182,7 +182,7 @@ def build_services(
         peers=peers,
         steering=Steering(settings, regions, calls, peers, metrics, monotonic),
         readiness=Readiness(sources.statuses, directory, calls, ending),
-        relays=RelayPages(settings.relay_admin, transport),
+        relays=RelayPages(settings.relay_admin, metrics, transport),
         limits=Limits(settings, api_keys, tenant_calls, redis, metrics, clock),
         redis=redis,
         files=tuple(files),

@@ -29,6 +29,7 @@ from usher_core.internal_api import (
     Trickle,
 )
 from usher_signaling.background import BackgroundTasks
+from usher_signaling.metrics import Metrics
 from usher_signaling.tracing import NoTracer, Tracer
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -68,6 +69,7 @@ class TransceiverClient:
 
     Args:
         token: the internal token now.
+        metrics: where closings that were left out are counted.
         transport: replaces the network in tests.
         tracer: opens a span for each request.
     """
@@ -75,10 +77,12 @@ class TransceiverClient:
     def __init__(
         self,
         token: Callable[[], str],
+        metrics: Metrics,
         transport: httpx.AsyncBaseTransport | None = None,
         tracer: Tracer | None = None,
     ) -> None:
         self._token = token
+        self._metrics = metrics
         self._tracer = tracer or NoTracer()
         self._closing = BackgroundTasks(MAX_CLOSING)
         # One pool for the fleet: many transceivers, few connections each; idle ones are cheap and save a round trip.
@@ -100,7 +104,8 @@ class TransceiverClient:
             try:
                 return await self._ask("POST", f"{base}{BASE_PATH}/sessions", SessionCreated, within, traced)
             except (TimedOutError, asyncio.CancelledError):
-                self._closing.start(self.close_request(base, request.request_id))
+                if not self._closing.start(self.close_request(base, request.request_id)):
+                    self._metrics.closings_left_out.inc()
                 raise
 
     async def load(self, base: str, within: float) -> Load:

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 
 from tests.signaling_fakes import FakeRelay, FakeTransceiver, Fleet, assert_error, place, signaling
+from usher_signaling.metrics import Metrics
 from usher_signaling.relay_pages import MAX_PAGE, MAX_UNDER_WAY, RelayPages
 
 METRICS = """\
@@ -26,7 +27,7 @@ usher_relay_drops_total{reason="hop_mac"} 1.0
 
 
 async def read(*relays: FakeRelay, within: float = 2.0) -> list[dict[str, Any]]:
-    pages = RelayPages([relay.admin for relay in relays], Fleet([], relays), within)
+    pages = RelayPages([relay.admin for relay in relays], Metrics(), Fleet([], relays), within)
     try:
         return [{name: getattr(state, name) for name in state.__slots__} for state in await pages.read()]
     finally:

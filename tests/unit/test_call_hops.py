@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import httpx
 import pytest
 
+from tests.virtual_loop import run_virtual
 from usher_core.errors import RemoteError
 from usher_core.internal_api import SessionPath
+from usher_signaling.errors import ApiError
 from usher_signaling.hops import RelayWays, hops_of, read_ways
+from usher_signaling.metrics import Metrics
 from usher_signaling.relay_pages import MAX_PAGE, RelayPages
 
 PATH = SessionPath(listener=1, cluster=2, pod=17, worker=0)
@@ -98,7 +102,7 @@ async def test_all_relays_are_asked_and_the_silent_and_the_strange_are_left_out(
                 return httpx.Response(200, json=pages[name][request.url.path == "/routes"])
 
     names = ["dead", "endless", "strange", "old", "home", "ingress"]
-    relays = RelayPages([f"http://{name}" for name in names], httpx.MockTransport(answer))
+    relays = RelayPages([f"http://{name}" for name in names], Metrics(), httpx.MockTransport(answer))
     try:
         hops = await relays.trace(PATH)
     finally:
@@ -109,3 +113,30 @@ async def test_all_relays_are_asked_and_the_silent_and_the_strange_are_left_out(
         {"from": "home", "to": "transceiver", "rtt_ms": 0.2},
     ]
     assert "http://ingress/flows?limit=1000" in asked, "what is read of a relay has a bound"
+
+
+def test_two_calls_are_traced_at_once_and_further_ones_wait_or_are_refused() -> None:
+    under_way, most, metrics = 0, 0, Metrics()
+    seconds = 0.9
+
+    async def answer(_request: httpx.Request) -> httpx.Response:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(seconds / 2)
+        under_way -= 1
+        return httpx.Response(200, json={"flows": [], "routes": []})
+
+    async def run() -> None:
+        relays = RelayPages(["http://relay"], metrics, httpx.MockTransport(answer))
+        traces = [relays.trace(PATH) for _ in range(10)]
+        told = await asyncio.gather(*traces, return_exceptions=True)
+        # A place is free after 0 s, 0.9 s and 1.8 s; nobody waits for longer than 2 s.
+        refused = [error for error in told if isinstance(error, ApiError)]
+        assert [(error.status, error.code) for error in refused] == [(503, "too_many_requests")] * 4
+        assert len([hops for hops in told if isinstance(hops, list)]) == 6
+        assert isinstance(await relays.trace(PATH), list), "places are given back"
+        await relays.close()
+
+    run_virtual(run())
+    assert (most, metrics.traces_refused._value.get()) == (2, 4)
