@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,10 +65,14 @@ def run(settings: RelaySettings) -> None:
         engine.stop()
 
 
+_NOTHING = KeyFile(version=1)
+
+
 class _Keys:
     """The key files, and who takes what they say together.
 
-    Raises LocalError when --keys-file can't be used at the start. A file of a trunk that can't adds nothing.
+    Raises LocalError when --keys-file can't be used at the start. A file of a trunk that can't, or holds more than keys
+    of trunks, adds nothing; nor does one that is good and contradicts a later --keys-file, for as long as it does.
     """
 
     def __init__(self, path: Path, of_trunks: Sequence[str]) -> None:
@@ -75,32 +80,35 @@ class _Keys:
         self._recovery: Recovery | None = None
         self._peering: Peering | None = None
         self._probes: TransceiverProbes | None = None
-        nothing = KeyFile(version=1)
-        self._held = [nothing] * (1 + len(of_trunks))
+        self._read = self._used = [_NOTHING] * (1 + len(of_trunks))
+        """The last good content of each file, and that without those which contradict the first."""
         self.file = WatchedFile(path, self._taking(0), "key file", fix="make one with `usher keys new`")
         self.of_trunks = [
-            WatchedFile(Path(path), self._taking(place), "trunk key file", until_there=nothing)
+            WatchedFile(Path(path), self._taking(place), "trunk key file", until_there=_NOTHING)
             for place, path in enumerate(of_trunks, 1)
         ]
 
     @property
     def value(self) -> KeyFile:
         """All keys."""
-        return merge_key_files(self._held)
+        return merge_key_files(self._used)
 
     def _taking(self, place: int) -> Callable[[str], KeyFile]:
         def take(text: str) -> KeyFile:
             file = parse_key_file(text)
-            held = [*self._held[:place], file, *self._held[place + 1 :]]
-            self._give(merge_key_files(held))
-            self._held = held
+            if place:
+                _check_is_of_trunk(file)
+                RelayKeys.of(merge_key_files([*self._used[:place], file, *self._used[place + 1 :]]))
+            read = [*self._read[:place], file, *self._read[place + 1 :]]
+            used = _without_contradictions(read)
+            self._give(merge_key_files(used))
+            self._read, self._used = read, used
             return file
 
         return take
 
     def _give(self, keys: KeyFile) -> None:
         # Keys that one of them refuses are a broken file: the last good one stays in use.
-        RelayKeys.of(keys)
         if self._recovery is not None:
             self._recovery.set_keys(keys)
         if self._peering is not None:
@@ -123,7 +131,37 @@ class _Keys:
     def status_of_trunks(self) -> SourceStatus:
         """Return how the key files of trunks are: the first that is wrong, or the last one."""
         found = [file.status() for file in self.of_trunks]
+        for place, (read, used) in enumerate(zip(self._read[1:], self._used[1:], strict=True)):
+            if read is not used and not found[place].fault:
+                found[place] = replace(found[place], fault=f"{found[place].name} contradicts --keys-file")
         return next((each for each in found if each.fault), found[-1])
+
+
+def _check_is_of_trunk(file: KeyFile) -> None:
+    """Raise LocalError when a trunk's file holds what would change how the relay speaks with its own cluster."""
+    if file.store or file.seal or any(key.scope == "local" for key in file.hop):
+        raise LocalError(
+            "the key file of a trunk holds local hop, store or seal keys",
+            "leave only `ice` keys and the trunk's `hop` keys in it, and give the others by --keys-file",
+        )
+
+
+def _without_contradictions(files: Sequence[KeyFile]) -> list[KeyFile]:
+    """Return the files, with nothing in place of each that can't be used beside those before it.
+
+    Raises LocalError when the first can't be used by itself.
+    """
+    RelayKeys.of(files[0])
+    used = [files[0]]
+    for file in files[1:]:
+        try:
+            RelayKeys.of(merge_key_files([*used, file]))
+        except LocalError as error:
+            log.warning("a trunk key file contradicts those before it, and is not used", fault=str(error))
+            used.append(_NOTHING)
+        else:
+            used.append(file)
+    return used
 
 
 class _Relay:
