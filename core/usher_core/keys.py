@@ -163,6 +163,11 @@ class HeldKey:
     clusters: tuple[int, ...] = ()
 
 
+def ice_key_name(cluster: int, letter: str) -> str:
+    """Return the name of what opens a cluster's ufrags of a letter, as `7001:u`: alone, a letter may be another's."""
+    return f"{cluster}:{letter}"
+
+
 def held_keys(file: KeyFile) -> tuple[HeldKey, ...]:
     """Return what to report of the ice, hop and store keys in a key file."""
     ice = (HeldKey("ice", key.letter, key.state, key.clusters) for key in file.ice)

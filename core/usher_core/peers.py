@@ -12,6 +12,8 @@ from usher_core.errors import LocalError, describe
 from usher_core.ids import MAX_CLUSTER, check_host_port, pack_address, split_host_port
 
 MAX_PEERS = 64
+MAX_TRUNKS = 2 * MAX_PEERS
+"""Of one relay: to its peers, and of the clusters whose clients enter there for calls here."""
 MAX_ENDPOINTS = 8
 MAX_WEIGHT = 100
 # RFC 1123 section 2.1; a dot at the end is allowed, as in zone files.

@@ -125,7 +125,7 @@ class NodeSeen:
 class EndpointSeen:
     """An endpoint of a peer as a relay tells it.
 
-    `held_ice`: letters of the ice keys that the other side said it holds; `heard_s`: seconds since it last said
+    `held_ice`: the ice keys (CLUSTER:LETTER) that the other side said it holds; `heard_s`: seconds since it last said
     something, None for never.
     """
 

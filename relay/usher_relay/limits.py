@@ -30,6 +30,11 @@ class Rate:
         # Half a token more than exact, because sums of intervals are rounded.
         object.__setattr__(self, "tolerance", (self.burst - 0.5) / self.per_second)
 
+    @classmethod
+    def once_in(cls, seconds: float) -> Rate:
+        """Return the rate of one in so many seconds, with nothing sooner: no time is short enough to be rounded."""
+        return cls(1.0 / seconds, 0.5)
+
 
 class Buckets:
     """Token buckets by key, at most `capacity` of them."""

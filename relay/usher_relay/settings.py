@@ -9,6 +9,7 @@ from pydantic import Field, field_validator
 
 from usher_core.errors import LocalError
 from usher_core.ids import pack_address, split_host_port
+from usher_core.peers import MAX_TRUNKS
 from usher_core.route_settings import RouteSettings
 from usher_core.settings import HostPort, RedisUrl, TextList
 from usher_relay.flows import PROBATION_PER_UFRAG
@@ -18,7 +19,6 @@ from usher_relay.state import Limits
 MIB = 1 << 20
 MINIMUM_MTU = 1_280
 LONGEST_HOLD = 0.0003
-MAX_TRUNK_KEYS_FILES = 64
 
 
 class RelaySettings(RouteSettings):
@@ -41,7 +41,7 @@ class RelaySettings(RouteSettings):
     keys_file: Path = Field(description="key file with `ice` and `hop` keys, re-read when it changes")
     trunk_keys_file: TextList = Field(
         default=(),
-        max_length=MAX_TRUNK_KEYS_FILES,
+        max_length=MAX_TRUNKS,
         description="key file of a trunk (repeatable), re-read when it changes: its `hop` keys, and `ice` keys that"
         " open ufrags of the cluster at its other end. Used beside --keys-file; one that is missing or broken costs"
         " that trunk alone",

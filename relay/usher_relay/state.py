@@ -10,6 +10,7 @@ from typing import Literal
 from usher_core.errors import LocalError
 from usher_core.hop import OVERHEAD, HopType
 from usher_core.keys import HeldKey, HopKey, IceKeyRing, KeyFile, held_keys, index_by_id, newest_active
+from usher_core.peers import MAX_TRUNKS
 from usher_relay.counters import Counters, Drop
 from usher_relay.endpoint import Endpoint
 from usher_relay.exchange import Exchange
@@ -18,12 +19,14 @@ from usher_relay.hop_codec import Stamp, hop_prefix, make_stamp
 from usher_relay.limits import AddressLimit, Buckets, Rate
 from usher_relay.trunk.keys import TrunkKeys
 from usher_relay.trunk.peers import AskedPeers, Peer, PeerRoute, PeerWays, TrunkSend
-from usher_relay.trunk.return_slots import MAX_TRUNKS, ReturnSlots
+from usher_relay.trunk.return_slots import ReturnSlots
 from usher_relay.waiting import Waiting
 
 REMEMBERED_LOCALS = 4_096
 PROBES_PER_TRUNK = 1_000
 """Answered per second: each relay at the other end sends 4 for each address of ours."""
+PROBE_KNOWN_S = 120.0
+"""After that a datagram is no longer timely, however its sender's clock goes: within 60 s, before or after."""
 BUCKETS = 65_536
 """Senders and ufrags that a limit tells apart; about 10 MB when full."""
 
@@ -123,6 +126,8 @@ class RelayState:
         self.asked_peers = AskedPeers()
         self.slots = ReturnSlots()
         self.probes = Buckets(_rate(PROBES_PER_TRUNK), MAX_TRUNKS)
+        self.probe_nonces = Buckets(Rate.once_in(PROBE_KNOWN_S), BUCKETS)
+        """Of each trunk: a recorded probe takes nothing from those that come after it."""
         self.to_peers: list[TrunkSend] = []
         """What the data thread has still to send to relays of other clusters that own the session."""
         self.to_ingress: list[tuple[bytes, Endpoint]] = []

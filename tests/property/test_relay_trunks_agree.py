@@ -285,11 +285,18 @@ def test_relays_that_are_each_others_peers_send_nothing_back_and_forth() -> None
 def test_both_engines_answer_as_many_probes_of_a_trunk_and_no_more() -> None:
     world = World(1)
     outer = Outer(HopType.PROBE, False, 1, 0, 0, TRUNK_KEY_ID, int(world.unix * 1000), 2)
-    probe = hop.encode(outer, (Record(path_of(client(1)), bytes(18)),), TRUNK_KEY)
+
+    def probe(number: int) -> bytes:
+        return hop.encode(outer, (Record(path_of(client(1)), number.to_bytes(8) + bytes(10)),), TRUNK_KEY)
+
+    recorded, number = probe(0), 0
     for seconds in (0.0, 0.25, 3.0):
         world.tick(seconds)
         for _ in range(20):
-            world.home.from_ingress(world.now, world.unix, [(probe, SOURCES[0])] * 64)
+            numbers = range(number, number + 64)
+            number += 64
+            world.home.from_ingress(world.now, world.unix, [(probe(each), SOURCES[0]) for each in numbers])
+            world.home.from_ingress(world.now, world.unix, [(recorded, source) for source in SOURCES])
     assert world.home.counters.drops[Drop.LIMIT_PROBES] > 1_000
 
 

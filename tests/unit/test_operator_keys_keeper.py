@@ -198,10 +198,10 @@ async def test_what_relays_hear_of_clusters_with_a_copy_of_the_keys_reaches_the_
     }.items():
         body = {"apiVersion": API_VERSION, "kind": "RelayPool", "metadata": {"name": name, "namespace": "fleet"}}
         rig.server.create({**body, "spec": spec})
-    rig.peers = [{"cluster": 9, "address": "192.0.2.1:3479", "up": True, "held_ice": ["a", "b"], "heard_s": 0.1}]
+    rig.peers = [{"cluster": 9, "address": "192.0.2.1:3479", "up": True, "held_ice": ["1:a", "1:b"], "heard_s": 0.1}]
     rig.pods.take([make_pod("a"), replace(pod("relay", "r"), namespace="fleet", labels=child_labels(RELAY, "one"))])
     await rig.keeper.current(POOL)
-    assert rig.neighbours == (Neighbour(8), Neighbour(9, (frozenset("ab"),)))
+    assert rig.neighbours == (Neighbour(8), Neighbour(9, (frozenset({"1:a", "1:b"}),)))
 
 
 async def test_pools_that_ask_at_a_time_share_one_look(rig: Rig) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.operator_keys import CLUSTERS, NOW, World, pod
 from usher_core.internal_api import HeldKeys
-from usher_core.keys import HeldKey
+from usher_core.keys import HeldKey, ice_key_name
 from usher_operator.keys.holders import holds, serves
 from usher_operator.keys.neighbours import SILENT_S, Neighbour, neighbours_heard
 from usher_operator.plan.keys import LOOK_LAG_S
@@ -16,7 +16,7 @@ from usher_operator.seen import EndpointSeen
 @pytest.fixture
 def world() -> World:
     """A namespace whose own programs hold what a rotation has just given."""
-    made = World()
+    made = World(clusters=frozenset(CLUSTERS))
     made.settle()
     for kind in ("relay", "transceiver"):
         made.start(kind, f"{kind}-1")
@@ -29,7 +29,9 @@ def world() -> World:
 
 
 def told(world: World, *letters: str) -> tuple[Neighbour, ...]:
-    return (Neighbour(9, tuple(frozenset(each) for each in letters)),)
+    """Cluster 9 with relays that each hold these letters of ours."""
+    held = (frozenset(ice_key_name(CLUSTERS[0], letter) for letter in each) for each in letters)
+    return (Neighbour(9, tuple(held)),)
 
 
 def test_it_waits_until_all_relays_over_there_hold_the_key_and_says_what_people_have_to_do(world: World) -> None:
@@ -41,6 +43,18 @@ def test_it_waits_until_all_relays_over_there_hold_the_key_and_says_what_people_
     assert f"key {given.letter} is not in use yet: give it to cluster 9 by `usher keys trunk-secrets`" in note
     assert world.keys.active.letter == old, "whoever speaks is waited for however long it takes"
     world.neighbours = told(world, old + given.letter, given.letter)
+    world.settle()
+    assert world.keys.active.letter == given.letter
+
+
+def test_the_neighbour_s_own_key_with_the_letter_of_ours_is_no_copy_of_it(world: World) -> None:
+    old, given = world.keys.active.letter, world.keys.given
+    assert given is not None
+    theirs = frozenset({f"9:{given.letter}", f"{CLUSTERS[0]}:{old}"})
+    world.neighbours = (Neighbour(9, (theirs,)),)
+    assert "give it to cluster 9" in world.settle().note
+    assert world.keys.active.letter == old
+    world.neighbours = (Neighbour(9, (theirs | {f"{CLUSTERS[1]}:{given.letter}"},)),)
     world.settle()
     assert world.keys.active.letter == given.letter
 
@@ -63,14 +77,14 @@ def test_own_pods_that_lag_are_named_first(world: World) -> None:
 
 
 def test_what_was_said_more_than_an_hour_ago_counts_for_nothing() -> None:
-    def endpoint(cluster: int, heard_s: float | None, held: str = "a") -> EndpointSeen:
-        return EndpointSeen(cluster, "192.0.2.1:3479", True, frozenset(held), heard_s)
+    def endpoint(cluster: int, heard_s: float | None, held: str = "1:a") -> EndpointSeen:
+        return EndpointSeen(cluster, "192.0.2.1:3479", True, frozenset({held}), heard_s)
 
     heard = neighbours_heard(
         [9, 8, 7],
-        [endpoint(9, 1.0), endpoint(9, 3599.0, "b"), endpoint(8, 3600.0), endpoint(7, None), endpoint(6, 0.0)],
+        [endpoint(9, 1.0), endpoint(9, 3599.0, "1:b"), endpoint(8, 3600.0), endpoint(7, None), endpoint(6, 0.0)],
     )
-    assert heard == (Neighbour(7), Neighbour(8), Neighbour(9, (frozenset("a"), frozenset("b"))))
+    assert heard == (Neighbour(7), Neighbour(8), Neighbour(9, (frozenset({"1:a"}), frozenset({"1:b"}))))
 
 
 def test_a_trunk_s_keys_with_the_number_or_letter_of_ours_are_no_sign_that_a_relay_holds_ours(world: World) -> None:

@@ -16,10 +16,12 @@ from usher_operator import names
 from usher_operator.actions import Apply, Delete, Plan
 from usher_operator.api.relay_pool import RelayPool
 from usher_operator.api.transceiver_pool import TransceiverPool
+from usher_operator.api.trunk import MAX_NEIGHBOURS, MAX_PEERS
 from usher_operator.loads import PodClient
 from usher_operator.plan.relay_pool import plan_relay_pool
 from usher_operator.plan.secret_refs import named_secrets
 from usher_operator.render.relay import relay_children, relay_workload
+from usher_operator.render.trunk import trunk_env
 from usher_operator.seen import EndpointSeen, RelayPoolSeen, TrunksSeen
 from usher_operator.trunk_looks import ask_relays, clusters_served
 from usher_relay.settings import RelaySettings
@@ -37,10 +39,10 @@ SECRETS = {"usher-trunk-1": frozenset({"keys.json"}), "usher-trunk-9": frozenset
 ADDRESSES = ("198.51.100.7:3479", "203.0.113.9:3479")
 
 
-def says(relay: str = "edge-relay-1", up: str = "yy", held: str = "a", hop: int = 1, ice: str = "ab") -> TrunksSeen:
+def says(relay: str = "edge-relay-1", up: str = "yy", held: str = "1:a", hop: int = 1, ice: str = "ab") -> TrunksSeen:
     """What a relay says: of each endpoint of cluster 1 whether it is up, and what is held there; its own keys."""
     endpoints = tuple(
-        EndpointSeen(1, address, is_up == "y", frozenset(held), 0.1)
+        EndpointSeen(1, address, is_up == "y", frozenset(held.split()), 0.1)
         for address, is_up in zip(ADDRESSES, up, strict=True)
     )
     return TrunksSeen(relay, endpoints, frozenset({hop, 9}), {1: frozenset(ice)} if ice else {})
@@ -222,7 +224,9 @@ def test_peers_that_answer_are_reachable() -> None:
         ({"up": "nn"}, "PeerDown", "No endpoint of cluster 1 answers"),
         ({"hop": 2}, "KeyMissing", "lack a hop key of the trunk to cluster 1"),
         ({"ice": ""}, "KeyMissing", "or ice keys that open its ufrags"),
-        ({"held": "xyz"}, "OtherKeys", "unless two clusters have this id"),
+        ({"held": "1:x 1:y"}, "OtherKeys", "unless two clusters have this id"),
+        ({"held": "2:a"}, "OtherKeys", "What answers as cluster 1 holds none of the ice keys"),
+        ({"held": ""}, "OtherKeys", "What answers as cluster 1 holds none of the ice keys"),
     ],
 )
 def test_what_is_wrong_with_a_peer_is_said_with_the_relays_that_see_it(
@@ -238,8 +242,14 @@ def test_what_is_wrong_with_a_peer_is_said_with_the_relays_that_see_it(
     assert outcome.status["peersUp"] == ("0/1" if reason == "PeerDown" else "1/1")
 
 
-def test_a_peer_whose_relays_tell_no_keys_is_not_taken_for_another_cluster() -> None:
-    assert condition(at_ingress(says(held=""))[1], "PeersReachable")[0] == "True"
+def test_relays_take_the_key_files_of_as_many_trunks_as_a_pool_may_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    neighbours = [{"clusterID": 100 + n, "keySecretRef": {"name": f"from-{n}"}} for n in range(MAX_NEIGHBOURS)]
+    peers = [{**PEERS[0], "clusterID": 200 + n, "keySecretRef": {"name": f"to-{n}"}} for n in range(MAX_PEERS)]
+    told = trunk_env(relay_pool(trunk={"neighbours": neighbours}, peers=peers))
+    env = {**told, "USHER_LISTEN": "1=127.0.0.1:0", "USHER_KEYS_FILE": "k", "USHER_ROUTES_FILE": "r"}
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert len(RelaySettings().trunk_keys_file) == MAX_PEERS + MAX_NEIGHBOURS == 128
 
 
 def test_without_the_secret_or_an_answer_it_is_not_known() -> None:
@@ -293,7 +303,9 @@ async def test_relays_are_asked_for_peers_and_keys_and_who_is_silent_is_left_out
                 {"list": "hop", "id": "7", "state": "active", "clusters": [1]},
             ]
             return httpx.Response(200, json={"keys": held})
-        peers = [{"cluster": 1, "address": "192.0.2.1:3479", "up": True, "held_ice": ["a"], "heard_s": 0.2, "loss": 0}]
+        peers = [
+            {"cluster": 1, "address": "192.0.2.1:3479", "up": True, "held_ice": ["1:a"], "heard_s": 0.2, "loss": 0}
+        ]
         return httpx.Response(200, json={"peers": peers, "routes": [], "limit": 1})
 
     client = PodClient(httpx.MockTransport(answer))
@@ -302,7 +314,7 @@ async def test_relays_are_asked_for_peers_and_keys_and_who_is_silent_is_left_out
     await client.close()
     assert seen == TrunksSeen(
         "r1",
-        (EndpointSeen(1, "192.0.2.1:3479", True, frozenset("a"), 0.2),),
+        (EndpointSeen(1, "192.0.2.1:3479", True, frozenset({"1:a"}), 0.2),),
         frozenset({1}),
         {1: frozenset("a"), 2: frozenset("a")},
     )

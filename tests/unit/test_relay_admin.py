@@ -268,8 +268,8 @@ def test_routes_show_the_round_trip_to_each_transceiver_where_it_is_known(rig: R
 def test_routes_show_how_the_endpoints_of_peers_are_where_there_are_peers(rig: Rig) -> None:
     assert "peers" not in rig.get("/routes").json()
     view = EndpointView(
-        2, "198.51.100.7:3479", True, True, 20.4, 0.05, 20, 19, held_ice=("u",), held_hop=(3, 4), heard_s=0.12
+        2, "198.51.100.7:3479", True, True, 20.4, 0.05, 20, 19, held_ice=("2:u",), held_hop=(3, 4), heard_s=0.12
     )
     (shown,) = Rig(peers=(view,)).get("/routes").json()["peers"]
     assert (shown["cluster"], shown["address"], shown["up"], shown["rtt_ms"]) == (2, "198.51.100.7:3479", True, 20.4)
-    assert (shown["held_ice"], shown["held_hop"], shown["heard_s"]) == (["u"], [3, 4], 0.12)
+    assert (shown["held_ice"], shown["held_hop"], shown["heard_s"]) == (["2:u"], [3, 4], 0.12)

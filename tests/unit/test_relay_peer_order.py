@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from usher_relay.trunk.order import PROVED_AFTER_S, EndpointOrder, Seen
-from usher_relay.trunk.probe import DOWN_AFTER_S, JUDGED, PROBE_EVERY_S, EndpointHealth
+from usher_relay.trunk.probe import DOWN_AFTER_S, JUDGED, LOSS_KNOWN_FROM, PROBE_EVERY_S, EndpointHealth
 
 STEP_S = 0.05
 
@@ -35,7 +35,9 @@ class Peer:
         while self.now - began < seconds and not until():
             self.now += STEP_S
             self._probe()
-            seen = {name: Seen(found.is_up(self.now), found.rtt, found.loss) for name, found in self.health.items()}
+            seen = {
+                name: Seen(found.is_up(self.now), found.rtt, found.known_loss) for name, found in self.health.items()
+            }
             before, self.used = self.used, self.order.choose(self.now, seen)
             for name in set(before) ^ set(self.used):
                 self.changes[name].append(self.now)
@@ -113,6 +115,33 @@ def test_loss_that_all_share_leaves_the_near_ones_in_use() -> None:
             changes.clear()
         peer.run(60)
         assert peer.changes == {"best": [], "far": []}, seed
+
+
+def test_a_new_endpoint_does_not_take_all_flows_where_loss_is_shared_by_all() -> None:
+    order, shared = EndpointOrder(), Seen(True, 0.020, 0.30)
+    assert set(order.choose(1.0, {"a": shared, "b": shared})) == {"a", "b"}
+    new = EndpointHealth()
+    for number in range(60):
+        now = 2.0 + number * PROBE_EVERY_S
+        new.on_sent(number.to_bytes(8), now)
+        if number % 10 not in (2, 5, 8):
+            assert new.on_answer(number.to_bytes(8), now + 0.02)
+        seen = {"a": shared, "b": shared, "c": Seen(new.is_up(now), new.rtt, new.known_loss)}
+        assert {"a", "b"} <= set(order.choose(now, seen)), f"after {number} probes of the new one"
+    assert new.known_loss is not None
+    assert set(order.choose(20.0, {"a": shared, "b": shared, "c": shared})) == {"a", "b", "c"}
+
+
+def test_of_few_probes_no_loss_is_told_and_one_whose_loss_is_not_known_is_neither_best_nor_worst() -> None:
+    health = EndpointHealth()
+    for number in range(LOSS_KNOWN_FROM):
+        assert health.known_loss is None
+        health.on_sent(number.to_bytes(8), 1.0 + number)
+        health.on_answer(number.to_bytes(8), 1.1 + number)
+    assert health.known_loss == 0
+    lossy, unknown = Seen(True, 0.020, 0.5), Seen(True, 0.020, None)
+    assert set(EndpointOrder().choose(1.0, {"lossy": lossy, "unknown": unknown})) == {"lossy", "unknown"}
+    assert set(EndpointOrder().choose(1.0, {"lossy": lossy, "clean": Seen(True, 0.090, 0.0)})) == {"clean"}
 
 
 def test_when_all_are_lost_all_are_used_and_the_first_that_is_heard_again_is_used_alone() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import string
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from tests.trunk_rig import HOME_CLUSTER, INGRESS_ADDRESS, TRUNK_KEY_ID, TrunkRi
 from usher_core import hop
 from usher_core.errors import LocalError, RemoteError
 from usher_core.ids import Route
-from usher_core.keys import HopKey, KeyState, held_keys
+from usher_core.keys import HeldKey, HopKey, KeyState, held_keys
 from usher_core.peers import parse_peer_file
 from usher_relay.counters import Drop
 from usher_relay.trunk.endpoints import PeerEndpoints, Way
@@ -197,16 +198,18 @@ def test_a_home_relay_answers_a_probe_with_the_ids_of_its_keys_and_nobody_else_i
     keys = trunk_keys(HOME_CLUSTER)
     trunk = TrunkKeys(keys.hop)
     key = trunk.newest(rig.unix)[HOME_CLUSTER.to_bytes(2)]
-    probe = build_probe(Route(HOME_CLUSTER, 0, 0), NONCE, held_ids(held_keys(keys), (TRUNK_KEY_ID,)), key, rig.unix)
+    probe = build_probe(
+        Route(HOME_CLUSTER, 0, 0), NONCE, held_ids(held_keys(keys), (HOME_CLUSTER,), (TRUNK_KEY_ID,)), key, rig.unix
+    )
     assert rig.arrive(probe) == []
     ((reply, to),) = rig.home.take_for_ingress()
     assert to == INGRESS_ADDRESS
-    held = HeldIds(("u",), (TRUNK_KEY_ID,))
+    held = HeldIds(("1:u",), (TRUNK_KEY_ID,))
     assert read_reply(reply, trunk.of(HOME_CLUSTER.to_bytes(2)), rig.unix) == Reply(
         Route(HOME_CLUSTER, 0, 0), NONCE, held
     )
     forged = build_probe(
-        Route(HOME_CLUSTER, 0, 0), NONCE, held_ids((), ()), HopKey(id=TRUNK_KEY_ID, key=HOP_KEY), rig.unix
+        Route(HOME_CLUSTER, 0, 0), NONCE, held_ids((), (), ()), HopKey(id=TRUNK_KEY_ID, key=HOP_KEY), rig.unix
     )
     assert rig.arrive(forged, rig.trunk_datagram(POD_A, (bytes(20), b""), type=hop.HopType.PROBE)) == []
     assert rig.home.take_for_ingress() == []
@@ -220,13 +223,17 @@ def test_keys_that_are_retired_or_of_another_trunk_are_not_named_as_held() -> No
     of_another = HopKey(id=9, scope=77, key=HOP_KEY)
     gone = keys.hop[1].model_copy(update={"id": 4, "state": KeyState.RETIRED})
     trunk = TrunkKeys((*keys.hop, of_another, gone))
-    held = held_ids(held_keys(keys), trunk.of(HOME_CLUSTER.to_bytes(2)))
-    assert held == bytes((1,)) + b"u" + bytes((1, TRUNK_KEY_ID))
-    assert read_held_ids(held) == HeldIds(("u",), (TRUNK_KEY_ID,))
+    held = held_ids(held_keys(keys), (HOME_CLUSTER,), trunk.of(HOME_CLUSTER.to_bytes(2)))
+    assert held == bytes((1, 0, 1)) + b"u" + bytes((1, TRUNK_KEY_ID))
+    assert read_held_ids(held) == HeldIds(("1:u",), (TRUNK_KEY_ID,))
 
 
 @pytest.mark.parametrize(
-    "payload", [b"", b"\0", b"\2u\0", b"\1u", b"\1u\1", b"\1u\1\3\4", b"\1!\0", b"\1\xff\0", b"\xff"]
+    "payload",
+    [
+        *(b"", b"\0", b"\xff", b"\1\0\1u", b"\1\0\1u\1", b"\1\0\1u\1\3\4", b"\1\0\1!\0", b"\1\0\1\xff\0"),
+        *(b"\2\0\1u\0", b"\2\0\1u\0\2", b"\1u\0"),
+    ],
 )
 def test_malformed_key_ids_are_refused(payload: bytes) -> None:
     with pytest.raises(RemoteError, match="malformed"):
@@ -239,7 +246,23 @@ def test_key_ids_are_read_or_refused_and_never_raise_anything_else(payload: byte
         held = read_held_ids(payload)
     except RemoteError:
         return
-    assert bytes((len(held.ice),)) + "".join(held.ice).encode() + bytes((len(held.hop), *held.hop)) == payload
+    pairs = [name.split(":") for name in held.ice]
+    ice = b"".join(int(cluster).to_bytes(2) + letter.encode() for cluster, letter in pairs)
+    assert bytes((len(pairs),)) + ice + bytes((len(held.hop), *held.hop)) == payload
+
+
+def test_an_ice_key_is_named_for_each_end_that_it_serves_and_for_no_other_cluster() -> None:
+    keys = [
+        HeldKey("ice", "u", "active", (1, 9, 1000)),
+        HeldKey("ice", "u", "accepted", (9,)),
+        HeldKey("ice", "b", "accepted", (1,)),
+        HeldKey("ice", "z", "retired", (1,)),
+        HeldKey("hop", "7", "active", (9,)),
+    ]
+    assert read_held_ids(held_ids(keys, (9, 1), ())).ice == ("1:b", "1:u", "9:u")
+    assert read_held_ids(held_ids(keys, (1,), ())).ice == ("1:b", "1:u")
+    most = [HeldKey("ice", letter, "active", tuple(range(1, 1025))) for letter in string.ascii_letters]
+    assert len(read_held_ids(held_ids(most, (9, 1), range(256))).ice) == 104
 
 
 def test_the_key_to_wait_for_is_the_last_that_was_put_into_the_file_active_or_not() -> None:
@@ -270,13 +293,27 @@ def test_views_tell_what_keys_an_endpoint_holds_and_whether_it_lacks_our_newest(
     peer = PeerEndpoints()
     peer.set_addresses([(("198.51.100.7", 3479), 1), (("198.51.100.8", 3479), 1)])
     near, _ = peer.ways.values()
-    answered(near, 10.0, 0.02, HeldIds(("u", "v"), (3,)))
+    answered(near, 10.0, 0.02, HeldIds(("2:u", "2:v"), (3,)))
     assert peer.table(10.1)
     first, second = peer.views(2, 3, 10.5)
-    assert (first.held_ice, first.held_hop, first.heard_s, first.lacks_newest_hop) == (("u", "v"), (3,), 0.5, False)
+    assert (first.held_ice, first.held_hop, first.heard_s, first.lacks_newest_hop) == (("2:u", "2:v"), (3,), 0.5, False)
     assert (first.used, second.used) == (True, False), "what was never heard waits, where another has answered"
     assert (second.held_ice, second.held_hop, second.heard_s, second.lacks_newest_hop) == ((), (), None, False)
     assert [view.lacks_newest_hop for view in peer.views(2, 4, 10.5)] == [True, False]
+
+
+def test_an_endpoint_that_was_never_probed_is_shown_as_down_though_flows_may_go_there() -> None:
+    peer = PeerEndpoints()
+    peer.set_addresses([(("198.51.100.7", 3479), 1)])
+    (way,) = peer.ways.values()
+    assert peer.table(10.0) is not None
+    (view,) = peer.views(2, None, 10.0)
+    assert (view.up, view.used) == (False, True)
+    way.health.on_sent(NONCE, 10.0)
+    assert [view.up for view in peer.views(2, None, 10.02)] == [False]
+    assert way.health.on_answer(NONCE, 10.05)
+    assert [view.up for view in peer.views(2, None, 10.05)] == [True]
+    assert [view.up for view in peer.views(2, None, 10.05 + DOWN_AFTER_S + 0.01)] == [False]
 
 
 def test_an_address_that_stays_in_the_file_keeps_what_is_known_of_it() -> None:

@@ -319,15 +319,38 @@ def test_a_probe_for_a_peer_that_comes_to_us_is_not_answered() -> None:
     assert rig.drops(rig.home) == {Drop.HOP_ROUTE: 1}
 
 
+def probe(rig: TrunkRig, number: int) -> bytes:
+    """A probe with a nonce of its own."""
+    payload = number.to_bytes(8) + bytes(10)
+    return rig.trunk_datagram(Route(1, 0), (bytes(20), payload), type=HopType.PROBE)
+
+
 def test_probes_of_a_trunk_are_answered_1_000_times_a_second_and_those_of_another_all_the_same() -> None:
     rig = TrunkRig()
-    probe = rig.trunk_datagram(Route(1, 0), (bytes(20), bytes(18)), type=HopType.PROBE)
-    rig.arrive(*[probe] * 1_500)
+    rig.arrive(*(probe(rig, number) for number in range(1_500)))
     assert 1_000 <= len(rig.home.take_for_ingress()) <= 1_001
     assert rig.drops(rig.home)[Drop.LIMIT_PROBES] >= 499
     rig.tick(0.5)
-    rig.arrive(*[probe] * 1_000)
+    rig.arrive(*(probe(rig, number) for number in range(2_000, 3_000)))
     assert 499 <= len(rig.home.take_for_ingress()) <= 501
+
+
+def test_a_recorded_probe_that_comes_again_and_again_is_answered_once_and_takes_no_answer_of_others() -> None:
+    rig = TrunkRig()
+    recorded = probe(rig, 0)
+    for second in range(58):
+        # Of many addresses, as if they were faked.
+        for host in range(1, 5):
+            rig.source = (f"203.0.113.{host}", 40_000)
+            rig.arrive(*[recorded] * 500)
+        rig.source = INGRESS_ADDRESS
+        rig.arrive(probe(rig, 1 + second))
+        assert len(rig.home.take_for_ingress()) == (2 if second == 0 else 1)
+        rig.tick(1)
+    assert set(rig.drops(rig.home)) == {Drop.LIMIT_PROBES}
+    rig.tick(3)
+    rig.arrive(recorded)
+    assert rig.drops(rig.home)[Drop.HOP_TIME] == 1
 
 
 def test_a_faked_source_with_the_key_of_another_trunk_takes_no_answers_of_an_ingress_relay() -> None:

@@ -7,14 +7,14 @@ from typing import Annotated
 from pydantic import ConfigDict, Field
 
 from usher_core.ids import MAX_CLUSTER
-from usher_core.peers import MAX_ENDPOINTS, MAX_PEERS, MAX_WEIGHT
+from usher_core.peers import MAX_ENDPOINTS, MAX_PEERS, MAX_TRUNKS, MAX_WEIGHT
 from usher_operator.api.common import LocalReference, Model
 from usher_operator.api.exposure import PortExposure
 from usher_operator.api.fields import IS_ADDRESS_WITH_PORT, IS_NO_WILDCARD, Rule, keyed_by, rules
 
 __all__ = ["MAX_PEERS", "Neighbour", "Peer", "PeerEndpoint", "Trunk"]
 
-MAX_NEIGHBOURS = 64
+MAX_NEIGHBOURS = MAX_TRUNKS - MAX_PEERS
 
 SourceRange = Annotated[
     str,

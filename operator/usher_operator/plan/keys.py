@@ -335,7 +335,7 @@ class _Look:
         return lagging(self._programs(), holds(given), self._written_at(), self.now)
 
     def _lacking(self, given: Generation) -> tuple[Neighbour, ...]:
-        return lacking(self.seen.neighbours, given.letter, given.since, self.now)
+        return lacking(self.seen.neighbours, self.seen.clusters, given.letter, given.since, self.now)
 
     def _behind(self) -> tuple[Holder, ...]:
         return lagging(self._programs(), uses(self.keys.active), self._written_at(), self.now)

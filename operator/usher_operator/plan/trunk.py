@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from usher_core.keys import ice_key_name
 from usher_operator.api.relay_pool import RelayPool
 from usher_operator.conditions import Verdict, some
 from usher_operator.plan.secret_refs import needed_by_peers, needed_by_trunk, secret_missing
@@ -132,11 +133,11 @@ def _without_keys(cluster: int, relays: Iterable[TrunksSeen]) -> list[str]:
 
 
 def _with_other_keys(cluster: int, relays: Iterable[TrunksSeen]) -> list[str]:
-    return [
-        relay.pod
-        for relay in relays
-        if any(each.up and each.held_ice and not each.held_ice & relay.ice[cluster] for each in _ways(relay, cluster))
-    ]
+    def differs(relay: TrunksSeen, way: EndpointSeen) -> bool:
+        ours = {ice_key_name(cluster, letter) for letter in relay.ice[cluster]}
+        return way.up and way.heard_s is not None and ours.isdisjoint(way.held_ice)
+
+    return [relay.pod for relay in relays if any(differs(relay, way) for way in _ways(relay, cluster))]
 
 
 def _down(cluster: int, relays: Iterable[TrunksSeen]) -> list[str]:

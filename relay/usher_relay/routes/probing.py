@@ -6,9 +6,9 @@ import asyncio
 import time
 from typing import Final
 
-from usher_core.ids import pack_address, unpack_address
 from usher_core.keys import KeyFile
 from usher_core.routes import RouteTable
+from usher_relay.endpoint import as_source
 from usher_relay.probe_socket import ProbeSocket
 from usher_relay.routes.round_trips import RoundTrips
 
@@ -27,8 +27,7 @@ class TransceiverProbes:
         addresses = {}
         for route, transceiver in table.items():
             host, port = transceiver.address
-            # In one spelling: sources are compared with it.
-            addresses[route] = unpack_address(pack_address(host)), port
+            addresses[route] = as_source(host, port)
         self._round_trips.set_addresses(addresses, time.monotonic())
 
     def milliseconds(self, route: str) -> float | None:

@@ -31,7 +31,7 @@ EVERY_S: Final = 5.0
 MOST_PER_SECOND: Final = 100
 ANSWERED_WITHIN_S: Final = 5.0
 JUDGED: Final = 5
-_NOBODY: Final = held_ids((), ())
+_NOBODY: Final = held_ids((), (), ())
 """A transceiver is told no keys, and tells none: those it holds are asked for by HTTP."""
 
 

@@ -20,8 +20,9 @@ from usher_relay.trunk.rendezvous import place_endpoints
 class EndpointView:
     """One endpoint, for people, metrics and the operator.
 
-    `used` tells whether flows go there; `rtt_ms` is None before the first answer; `loss` is 0 to 1. `held_ice` and
-    `held_hop` are the letters and, of this trunk, the ids of the keys that it said it holds, `heard_s` how many seconds
+    `up` tells whether it answers, so it is False before the first answer, though flows may go there. `used` tells
+    whether flows go there; `rtt_ms` is None before the first answer; `loss` is 0 to 1. `held_ice` and `held_hop` are
+    the names (CLUSTER:LETTER) and, of this trunk, the ids of the keys that it said it holds, `heard_s` how many seconds
     ago it said so; None for never. `lacks_newest_hop` is whether our newest hop key of this trunk is not among them.
     """
 
@@ -56,7 +57,7 @@ class Way:
 
     def seen(self, now: float) -> Seen:
         """Return what its probes tell."""
-        return Seen(self.health.is_up(now), self.health.rtt, self.health.loss)
+        return Seen(self.health.is_up(now), self.health.rtt, self.health.known_loss)
 
 
 class PeerEndpoints:
@@ -99,7 +100,7 @@ class PeerEndpoints:
             yield EndpointView(
                 cluster=cluster,
                 address=way.name,
-                up=health.is_up(now),
+                up=heard_at is not None and health.is_up(now),
                 used=way.name in self._used,
                 rtt_ms=None if health.rtt is None else round(health.rtt * 1000, 1),
                 loss=round(health.loss, 3),

@@ -3,8 +3,8 @@
 Rules, in this order; what fails one is dropped and counted:
 1. Version 1, direction *to transceiver*, type DATA or PROBE.
 2. A live key of a trunk made its MAC, and its time is within 60 s of ours.
-3. PROBE is answered to where it came from, with the ids of our keys for it, 1,000 a second of one trunk; not one for a
-   peer of ours, which came by a name that leads to us.
+3. PROBE is answered to where it came from, with the ids of our keys for it, 1,000 a second of one trunk and each once;
+   not one for a peer of ours, which came by a name that leads to us.
 4. DATA has two hops left, and its route is in our own table: nothing goes on to another cluster, so there are no loops.
 5. A Binding request in it names that route in its ufrag, and its integrity holds: an ingress relay need not have the
    password key.
@@ -30,7 +30,7 @@ from usher_relay.counters import Drop
 from usher_relay.endpoint import Endpoint
 from usher_relay.hop_codec import NO_SLOT, ROUTE, Stamp, hop_prefix, record_spans, restamp, under_mac
 from usher_relay.state import RelayState
-from usher_relay.trunk.probe import held_ids
+from usher_relay.trunk.probe import NONCE_LENGTH, held_ids
 
 _TAKEN = frozenset((HopType.DATA, HopType.PROBE))
 
@@ -159,10 +159,12 @@ class Inlet:
         record = probe.records[0]
         if len(probe.records) != 1 or len(record.payload) < PROBED_LENGTH:
             return Drop.HOP_MALFORMED
-        if not self._state.probes.allow(opened.cluster, now):
+        is_new = self._state.probe_nonces.allow(opened.cluster + record.payload[:NONCE_LENGTH], now)
+        if not (is_new and self._state.probes.allow(opened.cluster, now)):
             return Drop.LIMIT_PROBES
         outer = replace(probe.outer, type=HopType.PROBE_REPLY, to_client=True, time_ms=unix_ms, key_id=key.id)
         keys = self._state.keys
-        payload = record.payload[:PROBED_LENGTH] + held_ids(keys.held, keys.trunk.of(opened.cluster))
+        ends = {int.from_bytes(opened.cluster), probe.outer.cluster}
+        payload = record.payload[:PROBED_LENGTH] + held_ids(keys.held, ends, keys.trunk.of(opened.cluster))
         self._state.to_ingress.append((hop.encode(outer, (replace(record, payload=payload),), key.key), source))
         return None

@@ -2,7 +2,8 @@
 
 Rules, for each look at all endpoints of one peer:
 1. **Sound** is an endpoint that is up and loses at most 10 % of its probes more than the best one, without a pause for
-   5 s. It is so no longer at once when it is down, or loses 25 % more than the best.
+   5 s. It is so no longer at once when it is down, or loses 25 % more than the best. Where
+   probes are too few to tell a loss, it is not compared.
 2. Of the sound ones that have answered, the one with the lowest round trip is the best. **Near** is one within 1.5
    times that and 10 ms. One that was near is so until it was beyond 2 times and 20 ms for 2 s; one that was not, when
    it was within the narrower bound for 5 s. The first answer of an endpoint is judged at once.
@@ -33,11 +34,14 @@ _LEAVE: Final = (2.0, 0.020)
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What probes tell of an endpoint now: `rtt` in seconds, None before the first answer; `loss` 0 to 1."""
+    """What probes tell of an endpoint now.
+
+    `rtt` is in seconds, None before the first answer; `loss` is 0 to 1, None while not known.
+    """
 
     is_up: bool
     rtt: float | None
-    loss: float
+    loss: float | None
 
 
 @dataclass(slots=True)
@@ -89,12 +93,12 @@ class EndpointOrder:
         return used or self._begin_anew(rtts, best)
 
     def _judge_soundness(self, now: float, seen: Mapping[str, Seen]) -> None:
-        least = min((found.loss for found in seen.values() if found.is_up), default=0.0)
+        least = min((found.loss for found in seen.values() if found.is_up and found.loss is not None), default=0.0)
         for name, found in seen.items():
             wanted: bool | None = None
-            if not found.is_up or found.loss >= least + LOSSY:
+            if not found.is_up or (found.loss is not None and found.loss >= least + LOSSY):
                 wanted = False
-            elif found.loss <= least + CLEAN:
+            elif found.loss is not None and found.loss <= least + CLEAN:
                 wanted = True
             self._standings[name].sound.weigh(now, wanted, PROVED_AFTER_S if wanted else 0.0)
 

@@ -19,9 +19,10 @@ from typing import Final
 import structlog
 
 from usher_core.errors import RemoteError
-from usher_core.ids import Route, pack_address, unpack_address
+from usher_core.ids import Route
 from usher_core.keys import KeyFile, held_keys
 from usher_core.peers import Endpoint, PeerFile, is_ip, parse_peer_file
+from usher_relay.endpoint import as_source
 from usher_relay.probe_socket import ProbeSocket
 from usher_relay.trunk.endpoints import EndpointView, PeerEndpoints
 from usher_relay.trunk.keys import TrunkKeys
@@ -112,8 +113,7 @@ class Peering:
 
     def _addresses_of(self, endpoint: Endpoint) -> Iterator[tuple[str, int]]:
         hosts = (endpoint.host,) if is_ip(endpoint.host) else self._resolved.get(endpoint.host, ())
-        # In one spelling: sources are compared with it.
-        return ((unpack_address(pack_address(host)), endpoint.port) for host in hosts)
+        return (as_source(host, endpoint.port) for host in hosts)
 
     # Probes
 
@@ -123,7 +123,7 @@ class Peering:
             key = newest.get(cluster.to_bytes(2))
             if key is None:
                 continue
-            held = held_ids(self._held, self._keys.of(cluster.to_bytes(2)))
+            held = held_ids(self._held, (cluster,), self._keys.of(cluster.to_bytes(2)))
             for way in peer.ways.values():
                 if way.health.is_due(now):
                     nonce = secrets.token_bytes(NONCE_LENGTH)

@@ -1,31 +1,33 @@
 """PROBE and PROBE-REPLY (docs/wire.md section 3), and what they tell of an endpoint. No I/O, no clock.
 
-Payload: nonce 8, sender's time in µs 8, then n and n letters of ice keys, m and m ids of hop keys.
+Payload: nonce 8, sender's time in µs 8, then n and n ice keys (cluster 2, letter 1), m and m ids of hop keys.
 
 Rules of an endpoint:
 * It is probed four times a second. It is up while its last answer is not older than 0.75 s, which is three probes; one
   that was never probed counts as up, so that a start loses no call.
 * An answer counts once, by its nonce, and within 5 s.
 * The round trip is the median of the last 30 answers, which a few late ones don't change; loss is the share of the last
-  30 probes, answered or older than 1 s, that had no answer.
+  30 probes, answered or older than 1 s, that had no answer. It is known from 20 such probes on, which is 5 s.
 
-An answer names the ice letters of whoever was probed, and the ids of its hop keys of this trunk alone: those of others
-are not the prober's, and could be taken for it.
+An answer names the ice keys that whoever was probed holds for the clusters at both ends, each with the cluster, since
+two may have keys of one letter; and the ids of its hop keys of this trunk alone: those of others are not the prober's,
+and could be taken for it.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
+from struct import Struct
 from typing import Final
 
 from usher_core import hop
 from usher_core.errors import RemoteError
 from usher_core.hop import PROBED_LENGTH, HopType, Outer, Record
 from usher_core.ids import ClientPath, Route
-from usher_core.keys import HeldKey, HopKey, KeyState
+from usher_core.keys import HeldKey, HopKey, KeyState, ice_key_name
 
 NONCE_LENGTH: Final = 8
 PROBE_EVERY_S: Final = 0.25
@@ -33,12 +35,15 @@ DOWN_AFTER_S: Final = 0.75
 LOST_AFTER_S: Final = 1.0
 FORGOTTEN_AFTER_S: Final = 5.0
 JUDGED: Final = 30
+LOSS_KNOWN_FROM: Final = 20
 _MOST_IDS: Final = 255
+_PAIR: Final = Struct("!Hc")
+"""An ice key: cluster and letter."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldIds:
-    """The keys that the other end of a trunk holds: letters of ice keys, ids of hop keys of this trunk."""
+    """The keys that the other end of a trunk holds: names (`ice_key_name`) of ice keys, ids of its hop keys."""
 
     ice: tuple[str, ...] = ()
     hop: tuple[int, ...] = ()
@@ -53,24 +58,29 @@ class Reply:
     held: HeldIds
 
 
-def held_ids(held: Iterable[HeldKey], trunk: Iterable[int]) -> bytes:
-    """Return the key ids of a PROBE or its answer: letters of ice keys, and the ids of the hop keys in `trunk`.
+def held_ids(held: Iterable[HeldKey], clusters: Collection[int], trunk: Iterable[int]) -> bytes:
+    """Return the key ids of a PROBE or its answer.
 
-    At most 255 of a kind are named.
+    Args:
+        held: all keys, of which the live ice keys are named.
+        clusters: at either end of the trunk, one or two: ice keys of others are not named.
+        trunk: ids of its hop keys; the first 255 are named.
     """
-    keys = (key for key in held if key.list == "ice" and key.state != KeyState.RETIRED)
-    letters = b"".join(sorted({key.id.encode("ascii") for key in keys}))[:_MOST_IDS]
+    keys = [key for key in held if key.list == "ice" and key.state != KeyState.RETIRED]
+    ice = {(cluster, key.id) for key in keys for cluster in set(clusters).intersection(key.clusters)}
+    pairs = b"".join(cluster.to_bytes(2) + letter.encode("ascii") for cluster, letter in sorted(ice))
     numbers = bytes(sorted(trunk))[:_MOST_IDS]
-    return bytes((len(letters),)) + letters + bytes((len(numbers),)) + numbers
+    return bytes((len(ice),)) + pairs + bytes((len(numbers),)) + numbers
 
 
 def read_held_ids(payload: bytes) -> HeldIds:
     """Read what `held_ids` wrote. Raises RemoteError (`probe_reply`) where it is anything else."""
-    count = payload[0] if payload else 0
-    letters, rest = payload[1 : 1 + count], payload[1 + count :]
-    if len(letters) != count or not rest or len(rest) != 1 + rest[0] or not (letters.isalpha() or not letters):
+    end = 1 + _PAIR.size * (payload[0] if payload else 0)
+    pairs, rest = payload[1:end], payload[end:]
+    if not rest or len(rest) != 1 + rest[0] or not all(letter.isalpha() for _, letter in _PAIR.iter_unpack(pairs)):
         raise RemoteError("probe_reply", "the key ids of an answer to a probe are malformed")
-    return HeldIds(tuple(letters.decode("ascii")), tuple(rest[1:]))
+    ice = (ice_key_name(cluster, letter.decode("ascii")) for cluster, letter in _PAIR.iter_unpack(pairs))
+    return HeldIds(tuple(ice), tuple(rest[1:]))
 
 
 def build_probe(route: Route, nonce: bytes, held: bytes, key: HopKey, unix: float) -> bytes:
@@ -155,6 +165,11 @@ class EndpointHealth:
     def loss(self) -> float:
         """The share of lost probes, 0 to 1."""
         return self._outcomes.count(False) / len(self._outcomes) if self._outcomes else 0.0
+
+    @property
+    def known_loss(self) -> float | None:
+        """The same, None while it is that of too few probes to compare endpoints by."""
+        return self.loss if len(self._outcomes) >= LOSS_KNOWN_FROM else None
 
     def _forget(self, now: float) -> None:
         while self._open and now - (first := next(iter(self._open.items())))[1] > LOST_AFTER_S:

@@ -20,6 +20,7 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
+from usher_core.peers import MAX_TRUNKS
 from usher_relay.endpoint import Endpoint
 from usher_relay.limits import Buckets, Rate
 
@@ -29,7 +30,6 @@ QUIET_S: Final = 7.0
 _ORDER_EVERY_S: Final = 1.0
 _NUMBERS: Final = 0xFFFF
 _NEW: Final = Rate(50, 256)
-MAX_TRUNKS: Final = 64
 
 
 @dataclass(slots=True, eq=False)

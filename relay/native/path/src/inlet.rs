@@ -3,8 +3,8 @@
 //! Rules, in this order; what fails one is dropped and counted:
 //! 1. Version 1, direction *to transceiver*, type DATA or PROBE.
 //! 2. A live key of a trunk made its MAC, and its time is within 60 s of ours.
-//! 3. PROBE is answered to where it came from, with the ids of our keys for it, 1,000 a second of one trunk; not one for
-//!    a peer of ours, which came by a name that leads to us.
+//! 3. PROBE is answered to where it came from, with the ids of our keys for it, 1,000 a second of one trunk and each
+//!    once; not one for a peer of ours, which came by a name that leads to us.
 //! 4. DATA has two hops left, and its route is in our own table: nothing goes on to another cluster, so there are no
 //!    loops.
 //! 5. A Binding request in it names that route in its ufrag, and its integrity holds: an ingress relay need not have the
@@ -167,10 +167,12 @@ impl Batch<'_> {
         let mut records = probe.records();
         let (Some(record), None) = (records.next(), records.next()) else { return Err(Drop::HopMalformed) };
         let probed = record.payload.get(..PROBED_LENGTH).ok_or(Drop::HopMalformed)?;
-        if !self.state.probes.allow(cluster, self.now) {
+        let nonce = *probed.first_chunk().ok_or(Drop::HopMalformed)?;
+        let is_new = self.state.probe_nonces.allow((cluster, nonce), self.now);
+        if !(is_new && self.state.probes.allow(cluster, self.now)) {
             return Err(Drop::LimitProbes);
         }
-        let payload = [probed, &self.keys.held_ids(cluster)].concat();
+        let payload = [probed, &self.keys.held_ids(cluster, cluster_of(&probe.route()))].concat();
         let mut reply = vec![0; OUTER_LENGTH + RECORD_LENGTH];
         let (outer, header) = reply.split_at_mut(OUTER_LENGTH);
         if let (Ok(outer), Ok(header)) = (outer.try_into(), header.try_into()) {

@@ -152,8 +152,6 @@ pub struct Keys {
     trunks: Vec<(Cluster, Vec<Hop>)>,
     /// The same by the id of the key, as a datagram names only that.
     trunk_at: Vec<Vec<(Cluster, HopMac)>>,
-    /// Of all live ICE keys, in order.
-    letters: BTreeSet<u8>,
 }
 
 struct Ice {
@@ -179,9 +177,7 @@ impl Keys {
         if hop.is_empty() {
             return Err(KeysFault::NoHop);
         }
-        let live = ice.iter().filter(|key| key.state != KeyState::Retired);
-        let letters = live.map(|key| key.letter).collect();
-        Ok(Self { ice: index_ice(ice)?, hop, hop_at, trunks: Vec::new(), trunk_at: Vec::new(), letters })
+        Ok(Self { ice: index_ice(ice)?, hop, hop_at, trunks: Vec::new(), trunk_at: Vec::new() })
     }
 
     /// Adds the live keys of trunks, each with the cluster at the other end.
@@ -221,15 +217,20 @@ impl Keys {
         self.trunks.iter().filter_map(choose).collect()
     }
 
-    /// What the answer to a PROBE of a cluster names: n and n ice letters, m and m ids of the hop keys of this trunk.
-    pub fn held_ids(&self, cluster: Cluster) -> Vec<u8> {
+    /// What the answer to a PROBE names: n and n ICE keys (cluster, letter) of either end, m and m ids of the hop keys of
+    /// this trunk. `cluster` is at its other end, `probed` the one that was asked for.
+    pub fn held_ids(&self, cluster: Cluster, probed: Cluster) -> Vec<u8> {
+        let mut held = vec![0];
+        for end in BTreeSet::from([cluster, probed]) {
+            for letter in (0..LETTERS).filter(|letter| self.ice[*letter].iter().any(|ice| ice.serves(end))) {
+                held.extend([end[0], end[1], letter as u8]);
+                held[0] += 1;
+            }
+        }
         let trunk = self.trunks.iter().find(|(known, _)| *known == cluster);
         let ids: BTreeSet<u8> = trunk.into_iter().flat_map(|(_, held)| held).map(|key| key.id).collect();
-        let mut held = Vec::with_capacity(2 + self.letters.len() + ids.len());
-        for names in [&self.letters, &ids] {
-            held.push(names.len().min(MAX_NAMED) as u8);
-            held.extend(names.iter().take(MAX_NAMED));
-        }
+        held.push(ids.len().min(MAX_NAMED) as u8);
+        held.extend(ids.iter().take(MAX_NAMED));
         held
     }
 
@@ -282,8 +283,11 @@ impl Ice {
 
     fn open(&self, ufrag: &Ufrag) -> Option<RouteKey> {
         let route = self.ufrag_key.open(&ufrag.block)?;
-        let cluster = u16::from_be_bytes([route[0], route[1]]);
-        self.clusters.binary_search(&cluster).is_ok().then_some(route)
+        self.serves([route[0], route[1]]).then_some(route)
+    }
+
+    fn serves(&self, cluster: Cluster) -> bool {
+        self.clusters.binary_search(&u16::from_be_bytes(cluster)).is_ok()
     }
 }
 
@@ -422,6 +426,24 @@ mod tests {
             let key = IceKey { state, not_before: i64::MAX, ..ice(b'a', &[1], UFRAG_KEY) };
             assert_eq!(keys(&[key]).open(&ufrag).is_some(), expected, "{state:?}");
         }
+    }
+
+    #[test]
+    fn ice_keys_of_either_end_are_named_with_their_cluster_and_no_others() {
+        let retired = IceKey { state: KeyState::Retired, ..ice(b'z', &[1], UFRAG_KEY) };
+        let mut keys = keys(&[
+            ice(b'u', &[9, 1000], UFRAG_KEY),
+            ice(b'b', &[258, 1], UFRAG_KEY),
+            ice(b'b', &[1], UFRAG_KEY),
+            ice(b'a', &[1], UFRAG_KEY),
+            retired,
+        ]);
+        keys.add_trunks(&[(9, hop(7, KeyState::Active, 0)), (8, hop(5, KeyState::Active, 0))]);
+        let ice = |pairs: &[(u8, u8)]| pairs.iter().flat_map(|(end, letter)| [0, *end, *letter]).collect::<Vec<u8>>();
+        let expected = [vec![3], ice(&[(1, b'a'), (1, b'b'), (9, b'u')]), vec![1, 7]].concat();
+        assert_eq!(keys.held_ids([0, 9], [0, 1]), expected);
+        assert_eq!(keys.held_ids([0, 9], [0, 9]), [vec![1], ice(&[(9, b'u')]), vec![1, 7]].concat());
+        assert_eq!(keys.held_ids([0, 2], [0, 3]), [0, 0]);
     }
 
     #[test]

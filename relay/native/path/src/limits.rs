@@ -29,6 +29,11 @@ impl Rate {
         // Half a token more than exact, because sums of intervals are rounded.
         Self { interval: 1.0 / per_second, tolerance: (burst - 0.5) / per_second }
     }
+
+    /// One token in so many seconds.
+    pub fn once_in(seconds: f64) -> Self {
+        Self { interval: seconds, tolerance: 0.0 }
+    }
 }
 
 #[derive(Clone, Copy)]

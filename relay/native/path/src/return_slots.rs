@@ -26,8 +26,8 @@ use crate::peers::Cluster;
 const KEPT: f64 = 120.0;
 const MAX_SLOTS: NonZeroUsize = NonZeroUsize::new(4_096).expect("not zero");
 const QUIET: f64 = 7.0;
-/// Most trunks whose rates are told apart.
-pub const MAX_TRUNKS: usize = 64;
+/// Most trunks whose rates are told apart: those to 64 peers, and those of 64 clusters whose clients enter there.
+pub const MAX_TRUNKS: usize = 128;
 const ORDER_EVERY: f64 = 1.0;
 
 struct Slot {

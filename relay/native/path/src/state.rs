@@ -21,6 +21,8 @@ use crate::waiting::Waiting;
 const REMEMBERED_LOCALS: NonZeroUsize = NonZeroUsize::new(4_096).expect("not zero");
 /// Answered per second: each relay at the other end sends 4 for each address of ours.
 const PROBES_PER_TRUNK: u32 = 1_000;
+/// Seconds after which a datagram is no longer timely, however its sender's clock goes: within 60 s, before or after.
+const PROBE_KNOWN: f64 = 120.0;
 /// Senders and ufrags that a limit tells apart.
 const BUCKETS: usize = 65_536;
 
@@ -87,6 +89,8 @@ pub struct State {
     pub slots: ReturnSlots,
     /// How many probes of each trunk are answered.
     pub(crate) probes: Buckets<Cluster>,
+    /// Each of them once, by its nonce: a recorded one takes nothing from its trunk.
+    pub(crate) probe_nonces: Buckets<(Cluster, [u8; 8])>,
     /// To send over trunks with.
     pub trunk_keys: Vec<TrunkKey>,
     /// The way to a store of mappings; None where none is asked.
@@ -118,6 +122,7 @@ impl State {
             asked_peers: AskedPeers::default(),
             slots: ReturnSlots::default(),
             probes: Buckets::new(rate(PROBES_PER_TRUNK), MAX_TRUNKS),
+            probe_nonces: Buckets::new(Rate::once_in(PROBE_KNOWN), BUCKETS),
             trunk_keys: Vec::new(),
             exchange: None,
             locals: LruCache::with_hasher(REMEMBERED_LOCALS, RandomState::new()),
