@@ -23,9 +23,7 @@ from usher_core.ids import split_host_port
 _SENTINEL = "+sentinel"
 
 
-def redis_client(
-    url: str, *, max_connections: int = 8, connect_within: float = 2.0, answer_within: float = 1.0
-) -> Redis:
+def redis_client(url: str, *, max_connections: int, connect_within: float, answer_within: float) -> Redis:
     """Return a client that has not connected yet.
 
     Args:

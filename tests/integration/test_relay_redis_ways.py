@@ -18,7 +18,7 @@ from tests.certificates import write_certificate
 from tests.redis_server import RedisServer, free_port, running, sentinel
 from tests.signaling_fakes import until
 from usher_relay.store.counters import StoreCounters
-from usher_relay.store.redis_store import RedisStore
+from usher_relay.store.redis_store import ANSWER_WITHIN, CONNECT_WITHIN, MAX_CONNECTIONS, RedisStore
 from usher_shell.redis_client import redis_client
 
 pytestmark = [pytest.mark.needs("redis-server"), pytest.mark.programs]
@@ -31,7 +31,10 @@ UP, AWAY = "Redis answers: it is asked for unknown clients", "Redis is away"
 @contextlib.asynccontextmanager
 async def keeping(url: str) -> AsyncIterator[RedisStore]:
     """A store that is kept up."""
-    store = RedisStore(redis_client(url), TIMEOUT, StoreCounters(), time.monotonic)
+    client = redis_client(
+        url, max_connections=MAX_CONNECTIONS, connect_within=CONNECT_WITHIN, answer_within=ANSWER_WITHIN
+    )
+    store = RedisStore(client, TIMEOUT, StoreCounters(), time.monotonic)
     keeper = asyncio.create_task(store.keep())
     try:
         yield store

@@ -53,7 +53,8 @@ def test_the_relay_takes_the_url_as_a_file_with_one_line_gives_it(monkeypatch: p
     assert set(variables(FULL)) - {"SSL_CERT_FILE"} <= {f"USHER_{name.upper()}" for name in RelaySettings.model_fields}
     read = RelaySettings().redis_url
     assert read is not None
-    assert redis_client(read.get_secret_value()).connection_pool.connection_kwargs["host"] == "redis.example.com"
+    client = redis_client(read.get_secret_value(), max_connections=1, connect_within=1.0, answer_within=1.0)
+    assert client.connection_pool.connection_kwargs["host"] == "redis.example.com"
 
 
 def test_an_authority_of_ones_own_is_a_file_that_openssl_reads() -> None:

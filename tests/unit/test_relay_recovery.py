@@ -478,7 +478,7 @@ def test_probes_grow_seldom_and_are_spread() -> None:
     ],
 )
 def test_urls_of_redis(url: str, hosts: list[tuple[str, int]] | None) -> None:
-    pool: Any = redis_client(url).connection_pool
+    pool: Any = redis_client(url, max_connections=1, connect_within=1.0, answer_within=1.0).connection_pool
     made = pool.make_connection()
     if hosts is None:
         return
@@ -502,6 +502,6 @@ def test_urls_of_redis(url: str, hosts: list[tuple[str, int]] | None) -> None:
 )
 def test_a_url_that_can_t_be_read_is_a_local_error_without_it(url: str) -> None:
     with pytest.raises(LocalError) as caught:
-        _ = redis_client(url)
+        _ = redis_client(url, max_connections=1, connect_within=1.0, answer_within=1.0)
     assert "can't be read" in str(caught.value)
     assert ":word" not in str(caught.value)
