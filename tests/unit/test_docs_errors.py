@@ -14,12 +14,15 @@ from usher_core import sdplines
 from usher_shell import http_protocol
 from usher_signaling.calls import OFFER_FAULTS
 from usher_signaling.errors import PLAIN_CODES
+from usher_signaling.peer_regions.origin import INVALID_FORWARD, WRONG_TOKEN
 
 PACKAGE = Path(usher_signaling.__file__).parent
 WRITTEN_OTHERWISE = {
     (503, "too_many_requests"),  # by the HTTP server when all connections are busy
     (400, "invalid_metadata"),  # a RemoteError, whose reason becomes the code
     (400, "invalid_event_policy"),  # the same
+    (403, WRONG_TOKEN),  # by its name, since peers read it
+    (400, INVALID_FORWARD),  # the same
 }
 STATUS_OF = {"unavailable": 503, "_unauthorised": 401, "_too_many": 429}
 ERRORS = {"ApiError", "_send_error", "_refuse"}
