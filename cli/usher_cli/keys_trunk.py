@@ -36,12 +36,18 @@ def trunk(home: Path, home_cluster: int, ingress: Path, ingress_cluster: int, *,
     Relays read their files again by themselves. A second run adds one more hop key, as accepted: that is how it is
     changed. Make it active when both sides hold it, then retire the old one (docs/multi-region.md).
     """
+    if home.resolve() == ingress.resolve():
+        raise LocalError(f"--home and --ingress are one file, {home}", "each cluster's relays have their own")
     files = read_key_file(home), read_key_file(ingress)
+    for path, file in zip((home, ingress), files, strict=True):
+        if not file.store:  # `usher keys new` makes one for relays alone
+            raise LocalError(f"{path} is not the key file of relays: it has no store key", "give relay.json")
     for path, made in zip(
         (home, ingress), join(*files, home_cluster, ingress_cluster, time.time(), with_passwords), strict=True
     ):
         write_atomically(path, made.model_dump_json(indent=2) + "\n")
-        click.echo(path)
+        (*_, added) = made.hop
+        click.echo(f"{path}: hop key {added.id}, {added.state.value}")
 
 
 def join(
@@ -49,13 +55,19 @@ def join(
 ) -> tuple[KeyFile, KeyFile]:
     """Return both files with the keys of a new trunk; `now` is Unix seconds.
 
-    Raises LocalError when the clusters are one, home has no ICE key of its cluster, or all ids are taken.
+    Raises LocalError when the clusters are one, a file has no ICE key of its own cluster, or all ids are taken.
     """
     if home_cluster == ingress_cluster:
         raise LocalError("a trunk joins two clusters, and both have this id", "give each cluster its own id")
-    shared = tuple(shared_ice_keys(home.ice, home_cluster, with_passwords=with_passwords))
+    own = tuple(ice for ice in home.ice if ice.password_key)
+    shared = tuple(shared_ice_keys(own, home_cluster, with_passwords=with_passwords))
     if not shared:
         raise LocalError(f"the key file of home has no ICE key of cluster {home_cluster}", "see `usher keys show`")
+    if not any(ingress_cluster in ice.clusters and ice.password_key for ice in ingress.ice):
+        raise LocalError(
+            f"the key file of the ingress relays has no ICE key of their cluster {ingress_cluster}",
+            "see `usher keys show`",
+        )
     taken = {key.id for file in (home, ingress) for key in file.hop}
     number = next((number for number in _IDS if number not in taken), None)
     if number is None:

@@ -32,8 +32,23 @@ def test_hops_that_nobody_tells_share_the_rest() -> None:
     ]
 
 
-def test_hops_that_measured_more_than_the_whole_leave_nothing() -> None:
-    assert trace_of(40.0, described(None, 41.2, 0.3))["hops"][0]["rtt_ms"] == 0.0
+def test_where_the_other_hops_took_more_than_the_whole_nothing_is_said_of_the_clients_own() -> None:
+    trace = trace_of(40.0, described(None, 41.2, 0.3))
+    assert trace["hops"][0]["rtt_ms"] is None
+    assert lines_of(1, trace)[1:] == [
+        "      client ↔ ingress                   -",
+        "      ingress ↔ home               41.2 ms",
+        "      home ↔ transceiver            0.3 ms",
+        "      the hops were timed at other moments than the whole, and take more here",
+    ]
+
+
+def test_a_way_of_which_no_relay_tells_says_what_is_missing() -> None:
+    trace = trace_of(0.7, {"path": {"hops": [{"from": "client", "to": "transceiver", "rtt_ms": None}]}})
+    assert lines_of(1, trace)[1:] == [
+        "      client ↔ transceiver          0.7 ms",
+        "      no relay that the server asks (--relay-admin) carries this call",
+    ]
 
 
 def test_without_a_check_or_hops_it_says_so() -> None:

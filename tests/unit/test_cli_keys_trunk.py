@@ -47,6 +47,24 @@ def test_both_sides_get_one_hop_key_and_the_ingress_opens_ufrags_of_home_without
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
 
 
+def test_what_is_no_pair_of_relay_key_files_is_refused_and_left_as_it_is(
+    files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    home, edge = files
+    transceiver = tmp_path / "transceiver.json"
+    transceiver.write_text(make_key_files([1], NOW)["transceiver.json"].model_dump_json())
+    for pair, ingress, fault in (
+        ((home, home), "9", "are one file"),
+        ((transceiver, edge), "9", "not the key file of relays"),
+        ((home, edge), "77", "no ICE key of their cluster 77"),
+    ):
+        before = [path.read_text() for path in pair]
+        result = trunk(pair, ingress=ingress)
+        assert result.exit_code != 0
+        assert fault in result.output + str(result.exception)
+        assert [path.read_text() for path in pair] == before
+
+
 def test_with_passwords_the_ingress_verifies(files: tuple[Path, Path]) -> None:
     ufrag, password = IceKeyRing(read_key_file(files[0]).ice).make(Route(1, 5), bytes(5), NOW)
     assert trunk(files, "--with-passwords").exit_code == 0

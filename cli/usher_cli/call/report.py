@@ -55,6 +55,9 @@ def text(results: Sequence[CallResult], summary: dict[str, Any]) -> str:
         cells = "".join(f"{_cell(getattr(result, name)):>{width}}" for _, _, name, width in _COLUMNS)
         lines.append(f"{number:>4}  {'yes' if result.ok else 'NO ':<3}{cells}  {printable(result.transceiver or '-')}")
         lines += [f"      {printable(fault)}" for fault in result.wrong]
+        if result.elsewhere and result.path is not None:
+            served = result.path.get("region") or "no region"
+            lines.append(f"      not in the region asked for: it is served in {printable(str(served))}")
     for number, result in enumerate(results, 1):
         if result.trace is not None:
             lines += ["", *map(printable_line, lines_of(number, result.trace))]

@@ -34,6 +34,7 @@ class CallResult:
     * `rtt_ms`: from the RTCP reports of the transceiver, smoothed by the client; `check_ms`: the quickest check of the
       connected call
     * `trace`: where that goes, hop by hop (`trace.trace_of`); None where it was not asked for
+    * `elsewhere`: a region was asked for, and a transceiver of another one serves the call
     * `lost`, `received`: RTP packets towards us; `lost_upstream`: RTP packets of ours, by the transceiver's reports
     * `longest_gap_ms`: the longest time without sound after the first, the larger of `arrival_gap_ms` (between packets
       as they came, less the 20 ms that one lasts) and `content_gap_ms` (silence or loss on the sender's clock)
@@ -65,6 +66,7 @@ class CallResult:
     delay_growth_ms: float | None = None
     transceiver: str | None = None
     path: dict[str, Any] | None = None
+    elsewhere: bool = False
     trace: dict[str, Any] | None = None
     events: tuple[str, ...] = ()
     seconds: float | None = None
@@ -75,10 +77,12 @@ def failed(reason: str) -> CallResult:
     return CallResult(ok=False, wrong=(reason,))
 
 
-def judge(record: CallRecord, source: Source, *, any_reply: bool = False, trace: bool = False) -> CallResult:
+def judge(
+    record: CallRecord, source: Source, *, any_reply: bool = False, trace: bool = False, region: str | None = None
+) -> CallResult:
     """Return the result of a call that came about. Decodes what it received, so it takes some ms per second of call.
 
-    `any_reply`: see `faults`. `trace`: whether hops were asked for.
+    `any_reply`: see `faults`. `trace`: whether hops were asked for. `region`: the one that was asked for.
     """
     assert record.offered_at is not None
     assert record.answered_at is not None
@@ -120,6 +124,7 @@ def judge(record: CallRecord, source: Source, *, any_reply: bool = False, trace:
         delay_growth_ms=_ms(findings.delay.growth_s if findings.delay else None),
         transceiver=str(path["transceiver"]) if path and path.get("transceiver") is not None else None,
         path=path,
+        elsewhere=region is not None and path is not None and path.get("region") != region,
         trace=trace_of(_ms(record.check_s), record.description) if trace else None,
         events=tuple(record.events),
         seconds=_rounded(record.ended_at - record.dtls_at),

@@ -77,7 +77,7 @@ def _result(number: int, record: CallRecord | CallResult, plan: Plan) -> CallRes
         return record
     if plan.record is not None:
         _write_recording(recording_path(plan.record, number, plan.count), record)
-    return judge(record, plan.source, any_reply=plan.any_reply, trace=plan.trace)
+    return judge(record, plan.source, any_reply=plan.any_reply, trace=plan.trace, region=plan.region)
 
 
 def recording_path(path: Path, number: int, count: int) -> Path:

@@ -7,19 +7,21 @@ from typing import Any
 Hops = list[dict[str, Any]]
 
 MAX_HOPS = 8
+ROUNDED_MS = 0.2
+"""By so much parts may differ from the whole because each is rounded."""
 
 
 def trace_of(total_ms: float | None, description: dict[str, Any]) -> dict[str, Any]:
     """Return `total_ms`, the `hops` with their `rtt_ms`, and `rest_ms`: what the hops of unknown length take together.
 
-    A single hop of unknown length gets the rest. `description` is what the server tells of the call; what has not the
-    form of hops in it is left out.
+    A single hop of unknown length gets the rest, unless the others take more than the whole: they were timed at other
+    moments. `description` is what the server tells of the call; what has not the form of hops in it is left out.
     """
     path = description.get("path")
     told = path.get("hops") if isinstance(path, dict) else None
     hops = [_hop(entry) for entry in told[:MAX_HOPS] if isinstance(entry, dict)] if isinstance(told, list) else []
     known = [hop["rtt_ms"] for hop in hops if hop["rtt_ms"] is not None]
-    rest = None if total_ms is None else round(max(0.0, total_ms - sum(known)), 1)
+    rest = None if total_ms is None or total_ms < sum(known) else round(total_ms - sum(known), 1)
     unknown = [hop for hop in hops if hop["rtt_ms"] is None]
     if len(unknown) == 1:
         unknown[0]["rtt_ms"] = rest
@@ -36,6 +38,11 @@ def lines_of(number: int, trace: dict[str, Any]) -> list[str]:
     if not hops:
         return [*lines, "      the server does not tell the hops: it needs --relay-admin, and you an API key"]
     lines += [f"      {_ends(hop):<26}{_ms(hop['rtt_ms']):>10}" for hop in hops]
+    known = sum(hop["rtt_ms"] or 0.0 for hop in hops)
+    if total is not None and known > total + ROUNDED_MS:
+        lines.append("      the hops were timed at other moments than the whole, and take more here")
+    if [hop["from"] for hop in hops] == ["client"] and hops[0]["to"] == "transceiver":
+        lines.append("      no relay that the server asks (--relay-admin) carries this call")
     if trace["rest_ms"] is not None:
         lines.append(f"      {'what is not told takes':<26}{_ms(trace['rest_ms']):>10}")
     return lines
