@@ -18,6 +18,8 @@ from typing import Any
 from usher_core.errors import RemoteError
 from usher_core.internal_api import SessionPath
 
+MAX_RTT_MS = 60_000
+
 
 @dataclass(frozen=True, slots=True)
 class Hop:
@@ -85,4 +87,9 @@ def hops_of(ways: Sequence[RelayWays]) -> list[Hop]:
 
 
 def _least(entries: Sequence[dict[str, Any]]) -> float | None:
-    return min((float(value) for each in entries if (value := each.get("rtt_ms")) is not None), default=None)
+    return min((value for each in entries if (value := _milliseconds(each.get("rtt_ms"))) is not None), default=None)
+
+
+def _milliseconds(value: Any) -> float | None:
+    """Return a round trip; what no clock can have measured is not known."""
+    return float(value) if isinstance(value, int | float) and 0 <= value <= MAX_RTT_MS else None

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import httpx
 import structlog
 from pydantic import BaseModel, ValidationError
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI
 
 from usher_core.event_policy import EventPolicy
@@ -31,6 +31,7 @@ from usher_core.internal_api import (
 from usher_signaling.background import BackgroundTasks
 from usher_signaling.metrics import Metrics
 from usher_signaling.tracing import NoTracer, Tracer
+from usher_signaling.websocket_client import connect_directly
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 log = structlog.get_logger()
@@ -124,7 +125,7 @@ class TransceiverClient:
         """
         url = f"{base}{BASE_PATH}/sessions/{session_id}/events?client_events=false"
         try:
-            return await connect(
+            return await connect_directly(
                 url.replace("http", "ws", 1),
                 additional_headers={
                     "Authorization": f"Bearer {self._token()}",

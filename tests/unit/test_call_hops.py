@@ -55,6 +55,13 @@ def test_a_call_from_elsewhere_goes_by_its_ingress_and_a_home_relay() -> None:
     ]
 
 
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "9" * 400, "-1", "1e300", '"1"', "[]", "{}"])
+def test_a_round_trip_that_no_clock_measures_is_not_known(value: str) -> None:
+    routes = f'{{"routes": [{{"route": "2/17/0", "rtt_ms": {value}}}]}}'
+    relay = read_ways(PATH, json.dumps({"flows": [flow()]}), routes)
+    assert told(relay) == [("client", "relay", None), ("relay", "transceiver", None)]
+
+
 def test_the_trunk_counts_where_clients_are_sent_and_not_what_is_nearer_and_down() -> None:
     peers = [peer(10.0, up=False), peer(20.0, used=False), peer(30.0, used=True)]
     assert ways(flow(), peers=peers).trunk_ms == 30.0

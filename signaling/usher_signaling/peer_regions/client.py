@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,14 +11,16 @@ from dataclasses import dataclass, field
 import httpx
 from pydantic import ValidationError
 from starlette.datastructures import Headers
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI
 
 from usher_core.internal_api import MAX_SDP, ErrorAnswer
 from usher_signaling.bodies import JSON, media_type
 from usher_signaling.errors import ApiError
+from usher_signaling.header_values import sendable
 from usher_signaling.peer_regions.origin import INVALID_FORWARD, WRONG_TOKEN, Origin, RegionTokens
 from usher_signaling.tracing import NoTracer, Tracer
+from usher_signaling.websocket_client import connect_directly
 
 REQUESTS = "/v1/regions/requests"
 MAX_ANSWER = 2 * MAX_SDP
@@ -33,17 +36,27 @@ HANDED_BACK = (
     "Accept-Post",
     "Content-Type",
     "ETag",
-    "Location",
     "Retry-After",
     "Usher-Path",
     "WWW-Authenticate",
 )
+MAX_HEADER = 1024
+"""Characters of a header that is handed back."""
+
+_CALL_ID = re.compile(r"rtc_[A-Za-z0-9_-]{1,256}")
 
 
 class PeerError(Exception):
     """Another region did not do what it was asked, for a fault of its own, of ours or of the way. `outcome`: a word."""
 
     outcome = "failed"
+
+
+class UnsendableError(ApiError):
+    """What a caller sent can't be handed on: nothing was sent, so it says nothing of the region."""
+
+    def __init__(self) -> None:
+        super().__init__(400, "invalid_request", "The region of this call can't be sent this request: see its headers.")
 
 
 class PeerRefusedUsError(PeerError):
@@ -118,16 +131,15 @@ class PeerClient:
         """
         name = f"{passed.method} {passed.path}" if origin.request_id else passed.method
         with self._tracer.call(name, {"http.request.method": passed.method, "usher.region": httpx.URL(base).host}):
-            answer = _checked(await self._send(base, passed, origin, within))
-            if origin.request_id is not None:
-                _check_placed(answer)
-            return answer
+            sent = await self._send(base, passed, origin, within)
+            answer = _checked(sent)
+            return answer if origin.request_id is None else _placed(answer, passed.path, sent.headers)
 
     async def observe(self, base: str, path: str, authorization: str, origin: Origin) -> ClientConnection:
         """Open a side-band at a peer; the caller closes the connection. Raises ApiError, PeerError."""
         url = base.replace("http", "ws", 1) + path
         try:
-            return await connect(
+            return await connect_directly(
                 url,
                 additional_headers={"Authorization": authorization, **origin.headers(self._tokens())},
                 ssl=self._tls if url.startswith("wss:") else None,
@@ -169,7 +181,9 @@ class PeerClient:
                     body = await _read_bounded(response)
         except (TimeoutError, httpx.TimeoutException):
             raise PeerTimedOutError(f"{base} did not answer within {within:.1f} s") from None
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except (httpx.LocalProtocolError, httpx.InvalidURL, UnicodeEncodeError):
+            raise UnsendableError from None
+        except httpx.HTTPError as error:
             raise PeerError(f"{base}: {type(error).__name__}: {error}") from None
         return PeerAnswer(response.status_code, Headers(response.headers), body)
 
@@ -189,8 +203,7 @@ def _checked(answer: PeerAnswer) -> PeerAnswer:
     """Return an answer that is 2xx. Raises ApiError with a refusal that is signaling's, PeerError for anything else."""
     if not 200 <= answer.status < 300:
         raise _refusal(answer.status, Headers(dict(answer.headers)), answer.body)
-    headers = {name: answer.headers[name] for name in HANDED_BACK if name in answer.headers}
-    return PeerAnswer(answer.status, headers, answer.body)
+    return PeerAnswer(answer.status, _handed_back(answer.headers), answer.body)
 
 
 def _refusal(status: int, headers: Headers, body: bytes) -> Exception:
@@ -205,16 +218,24 @@ def _refusal(status: int, headers: Headers, body: bytes) -> Exception:
         return PeerRefusedUsError("it does not take our region token: --region-token-file has to be the same in both")
     if error.code == INVALID_FORWARD:
         return PeerRefusedUsError(f"it does not read what we write ({error.message}): are the versions far apart?")
-    kept = {name: headers[name] for name in HANDED_BACK if name in headers and name != "Content-Type"}
+    kept = {name: value for name, value in _handed_back(headers).items() if name != "Content-Type"}
     return ApiError(status, error.code, error.message, param=error.param, headers=kept)
 
 
-def _check_placed(answer: PeerAnswer) -> None:
-    """Raise PeerError for an answer to an offer that places no call."""
-    location = answer.headers.get("Location", "")
+def _handed_back(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers for the caller, without those that can't be sent on."""
+    values = {name: sendable(headers.get(name), MAX_HEADER) for name in HANDED_BACK}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _placed(answer: PeerAnswer, path: str, headers: Mapping[str, str]) -> PeerAnswer:
+    """Return the answer to an offer that went to `path`, with where its call is. Raises PeerError: it places none."""
+    start, _, call_id = headers.get("Location", "").rpartition("/")
     if (
         answer.status != 201
-        or "/rtc_" not in location
+        or start != path
+        or not _CALL_ID.fullmatch(call_id)
         or not answer.headers.get("Content-Type", "").startswith("application/sdp")
     ):
         raise PeerError("an answer to an offer that is none of signaling's")
+    return PeerAnswer(answer.status, {**answer.headers, "Location": f"{path}/{call_id}"}, answer.body)

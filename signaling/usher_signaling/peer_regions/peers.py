@@ -39,6 +39,7 @@ from usher_signaling.peer_regions.client import (
     PeerError,
     PeerRefusedUsError,
     PeerTimedOutError,
+    UnsendableError,
 )
 from usher_signaling.peer_regions.origin import Origin, RegionTokens, read_origin
 from usher_signaling.peer_regions.table import PeerRegion, RegionTable
@@ -132,7 +133,7 @@ class Peers:
             log.warning("another region took no call", region=name, outcome=error.outcome, error=str(error))
             raise PassedOverError from None
         except ApiError as error:
-            well = True
+            well = None if isinstance(error, UnsendableError) else True
             if _is_for_caller(error):
                 raise
             if error.code in FULL_CODES:

@@ -15,9 +15,9 @@ from usher_signaling.call_ids import CallId
 from usher_signaling.errors import NO_STORE, ApiError
 from usher_signaling.peer_regions.client import Passed, PeerAnswer
 from usher_signaling.peer_regions.table import PeerRegion
+from usher_signaling.routes.caller_headers import for_another_region
 from usher_signaling.services import Services
 
-HANDED_ON = ("Authorization", "Content-Type", "If-Match", "traceparent")
 HANDED_ON_QUERY = (("trace", "1"),)
 """Of requests about a call."""
 PATH_HEADER = "Usher-Path"
@@ -34,8 +34,7 @@ class ElsewhereError(Exception):
 
 def handed_on(request: Request, body: bytes, query: Mapping[str, str]) -> Passed:
     """Return what of a request another region gets."""
-    headers = {name: ", ".join(values) for name in HANDED_ON if (values := request.headers.getlist(name))}
-    return Passed(request.method, request.scope["path"], query, headers, body)
+    return Passed(request.method, request.scope["path"], query, for_another_region(request), body)
 
 
 def elsewhere_response(services: Services, answer: PeerAnswer) -> Response:
@@ -58,11 +57,12 @@ async def serve_elsewhere(services: Services, request: Request, error: Elsewhere
 
 
 async def observe_elsewhere(
-    services: Services, socket: WebSocket, error: ElsewhereError, path: str, authorization: str | None
+    services: Services, socket: WebSocket, error: ElsewhereError, path: str
 ) -> ClientConnection:
     """Open the side-band of a call; the caller closes the connection. Raises ApiError."""
     _check_no_loop(services, socket, error)
-    return await services.peers.observe(error.peer, path, authorization or "", services.settings.region)
+    authorization = for_another_region(socket).get("Authorization", "")
+    return await services.peers.observe(error.peer, path, authorization, services.settings.region)
 
 
 def _check_no_loop(services: Services, request: Request | WebSocket, error: ElsewhereError) -> None:

@@ -28,6 +28,7 @@ from usher_signaling.bodies import (
 from usher_signaling.calls import Offer, PlacedCall
 from usher_signaling.client_secrets import ClientSecret, parse_metadata, seal_secret
 from usher_signaling.errors import NO_STORE, ApiError, unsupported_media_type
+from usher_signaling.routes.caller_headers import traceparent
 from usher_signaling.routes.requests import (
     admit,
     authenticate,
@@ -36,7 +37,6 @@ from usher_signaling.routes.requests import (
     path_headers,
     place,
     query_model,
-    traceparent,
 )
 from usher_signaling.services import Services
 
@@ -60,7 +60,7 @@ def add_realtime_routes(app: FastAPI, services: Services) -> None:
         body = await read_body(request, MAX_OFFER_BODY, settings.body_deadline)
         asked = await parse_offer_request(request.headers, body)
         session = merge(model, asked.session)
-        offer = Offer(asked.sdp, session, traceparent(request))
+        offer = Offer(asked.sdp, session, traceparent(request.headers))
         placed = await place(services, request, caller, offer, body)
         return placed if isinstance(placed, Response) else _created(services, placed)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from urllib.parse import quote
 
@@ -15,15 +14,11 @@ from usher_signaling.auth import Caller
 from usher_signaling.calls import Offer, OwnedCall, PlacedCall, PlacedPath
 from usher_signaling.errors import ApiError
 from usher_signaling.peer_regions.client import PeerAnswer
+from usher_signaling.routes.caller_headers import authorization
 from usher_signaling.routes.elsewhere import PATH_HEADER, ElsewhereError, elsewhere_response, handed_on
 from usher_signaling.services import Services
 
 MAX_MODEL = 256
-KEY_PROTOCOL = "openai-insecure-api-key."
-"""Begins the subprotocol by which clients of the Realtime API pass a key from a page."""
-
-# W3C Trace Context section 3.2: version, trace id, parent id, flags.
-_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 def authenticate(services: Services, request: HTTPConnection, *, expired_too: bool = False) -> Caller:
@@ -77,22 +72,6 @@ async def end(services: Services, caller: Caller, call: OwnedCall) -> None:
     await services.calls.end(call)
     if services.limits.of(caller.tenant).calls is not None:
         await services.directory.ask(call.owner)  # so that its tenant may place another one at once
-
-
-def authorization(request: HTTPConnection) -> str | None:
-    """Return the Authorization header. A page can't set one for a WebSocket: there the key may be a subprotocol."""
-    header = request.headers.get("authorization")
-    if header is None and request.scope["type"] == "websocket":
-        offered: list[str] = request.scope["subprotocols"]
-        keys = [name.removeprefix(KEY_PROTOCOL) for name in offered if name.startswith(KEY_PROTOCOL)]
-        return f"Bearer {keys[0]}" if keys else None
-    return header
-
-
-def traceparent(request: Request) -> str | None:
-    """The caller's trace context, None when there is none or it is malformed (then it counts as none)."""
-    value = request.headers.get("traceparent", "")
-    return value if _TRACEPARENT.fullmatch(value) else None
 
 
 def query_model(request: Request) -> dict[str, str]:

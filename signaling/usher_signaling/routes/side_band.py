@@ -13,7 +13,7 @@ from usher_signaling.auth import Caller
 from usher_signaling.cors import CorsPolicy
 from usher_signaling.errors import ApiError
 from usher_signaling.routes.elsewhere import ElsewhereError, observe_elsewhere
-from usher_signaling.routes.requests import admit, authorization, find
+from usher_signaling.routes.requests import admit, find
 from usher_signaling.services import Services
 from usher_signaling.side_band import SideBandPlaces, join, leave
 
@@ -54,7 +54,7 @@ def add_side_band_route(app: FastAPI, services: Services) -> None:
             call = await find(services, caller, call_id)
         except ElsewhereError as error:
             path = f"{SIDE_BAND}?call_id={call_id}"
-            return error.call.session_id, await observe_elsewhere(services, socket, error, path, authorization(socket))
+            return error.call.session_id, await observe_elsewhere(services, socket, error, path)
         return call.id.session_id, await services.calls.observe(caller, call)
 
     async def no_upgrade(_request: Request) -> Response:

@@ -21,6 +21,7 @@ from usher_signaling.bodies import FRAGMENT, SDP, decode_sdp, media_type, read_b
 from usher_signaling.calls import Offer, OwnedCall
 from usher_signaling.entity_tags import IfMatch, entity_tag, parse_if_match
 from usher_signaling.errors import NO_STORE, ApiError, call_not_found, unsupported_media_type
+from usher_signaling.routes.caller_headers import traceparent
 from usher_signaling.routes.requests import (
     admit,
     authenticate,
@@ -29,7 +30,6 @@ from usher_signaling.routes.requests import (
     path_headers,
     place,
     query_model,
-    traceparent,
 )
 from usher_signaling.services import Services
 
@@ -49,7 +49,7 @@ def add_whip_routes(app: FastAPI, services: Services) -> None:
             raise unsupported_media_type(SDP, {"Accept-Post": SDP})
         model = query_model(request)
         body = await read_body(request, MAX_SDP, settings.body_deadline)
-        offer = Offer(decode_sdp(body), dict(model), traceparent(request))
+        offer = Offer(decode_sdp(body), dict(model), traceparent(request.headers))
         placed = await place(services, request, caller, offer, body)
         if isinstance(placed, Response):
             return placed
