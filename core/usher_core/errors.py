@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     # Only its type: `usher --help` imports this module and need not wait for pydantic.
     from pydantic import ValidationError
 
+MAX_FIELD_NAME = 80
+"""Characters of a field that are quoted: a name that nobody knows may be as long as its file."""
+
 
 class UsherError(Exception):
     """Base of all errors that usher raises on purpose."""
@@ -46,10 +49,21 @@ class RemoteError(UsherError):
 
 
 def describe(error: ValidationError | RecursionError) -> str:
-    """Return the first fault of a validation error in one line: where, and what was expected."""
+    """Return the first fault of a validation error in one line: where, and what was expected.
+
+    An unknown field comes before all else, with the one that is missing beside it: most often that one, misspelt.
+    """
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
-    fault = error.errors(include_url=False, include_input=False)[0]
-    where = ".".join(str(part) for part in fault["loc"])
-    what = str(fault["msg"]).removeprefix("Value error, ")
-    return f"{where}: {what}" if where else what
+    faults = error.errors(include_url=False, include_input=False)
+    unknown = next((fault["loc"] for fault in faults if fault["type"] == "extra_forbidden"), None)
+    if unknown is None:
+        return _line(faults[0]["loc"], faults[0]["msg"])
+    missing = [fault["loc"] for fault in faults if fault["type"] == "missing" and fault["loc"][:-1] == unknown[:-1]]
+    return "; ".join([_line(unknown, "unknown field"), *(_line(where, "Field required") for where in missing[:1])])
+
+
+def _line(where: tuple[int | str, ...], what: str) -> str:
+    path = ".".join(str(part)[:MAX_FIELD_NAME] for part in where)
+    what = what.removeprefix("Value error, ")
+    return f"{path}: {what}" if path else what

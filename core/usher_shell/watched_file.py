@@ -5,6 +5,7 @@ Rules:
   by a symbolic link (as Kubernetes does for ConfigMaps and Secrets) is seen alike.
 * Only a regular file, or a symbolic link to one: a pipe has no content to read again, and opening it may wait for ever.
 * File systems tell times apart by some milliseconds only, so a file that changed within the last second is read again.
+* Every fault names the path.
 * One log line per change of state, not per look.
 """
 
@@ -118,7 +119,7 @@ class WatchedFile(Generic[ContentT]):
             raise LocalError(f"the {self._what} {self._path} is no UTF-8 text") from None
         is_new = text != self._text
         if is_new:
-            self.value = self._parse(text)
+            self.value = self._parse_text(text)
             self._text = text
         if is_new or self._fault:
             log.info("file read", what=self._what, path=str(self._path))
@@ -130,6 +131,12 @@ class WatchedFile(Generic[ContentT]):
         if size > MAX_BYTES:
             raise LocalError(f"the {self._what} {self._path} has {size} bytes, more than {MAX_BYTES}")
         return self._path.read_text(encoding="utf-8")
+
+    def _parse_text(self, text: str) -> ContentT:
+        try:
+            return self._parse(text)
+        except LocalError as error:
+            raise LocalError(f"{self._path}: {error.message}", error.fix) from None
 
     def _lost(self, fault: str) -> None:
         if fault == self._fault:

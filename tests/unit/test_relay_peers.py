@@ -55,6 +55,7 @@ def test_a_peer_has_addresses_and_names_with_weights() -> None:
     ]
 
 
+MISSPELT = json.dumps({"version": 1, "peers": [{"cluster": 2, "endpoint": [{"address": "h.example:1"}]}]})
 TWICE = json.dumps({"version": 1, "peers": [{"cluster": 2, "endpoints": [{"address": "h.example:1"}]}] * 2})
 
 
@@ -73,6 +74,12 @@ TWICE = json.dumps({"version": 1, "peers": [{"cluster": 2, "endpoints": [{"addre
         (peers(*[{"address": "198.51.100.7:3479"}] * 9), "endpoints"),
         (peers({"address": "198.51.100.7:3479"}, cluster=0), "cluster"),
         (TWICE, "twice"),
+        (MISSPELT, r"peers\.0\.endpoint: unknown field; peers\.0\.endpoints: Field required"),
+        (
+            peers({"adress": "198.51.100.7:3479"}),
+            r"endpoints\.0\.adress: unknown field; .*endpoints\.0\.address: Field",
+        ),
+        (peers({"address": "198.51.100.7:3479", "c" * 999: 1}), rf"endpoints\.0\.{'c' * 80}: unknown field; see"),
         ("[]", "peers file"),
         ("{", "no JSON"),
     ],

@@ -1,6 +1,7 @@
 """A file that is read again when it changes; what was good stays."""
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from usher_shell.watched_file import MAX_BYTES, WatchedFile
 
 def parse(text: str) -> int:
     if not text.isdigit():
-        raise LocalError(f"{text!r} is no number")
+        raise LocalError(f"{text!r} is no number", "write one")
     return int(text)
 
 
@@ -139,7 +140,7 @@ def test_what_was_good_stays_when_the_file_is_broken(watch: Watch, lines: list[A
     watch.write("half a")
     assert watch.look() == [1]
     assert watch.look() == [1]
-    assert "no number" in watch.file.status().fault
+    assert watch.file.status().fault == f"{watch.path}: 'half a' is no number; write one"
     watch.write("3")
     assert watch.look() == [1, 3]
     assert [line["event"] for line in lines] == ["file read", "file lost", "file read"]
@@ -178,7 +179,7 @@ def test_a_missing_or_wrong_file_is_an_error_at_the_start_unless_it_may_come_lat
     with pytest.raises(LocalError, match=r"test file .* can't be read: No such file"):
         WatchedFile(path, parse, "test file")
     path.write_text("x")
-    with pytest.raises(LocalError, match="is no number"):
+    with pytest.raises(LocalError, match=f"^{re.escape(str(path))}: 'x' is no number; write one$"):
         WatchedFile(path, parse, "test file")
     assert WatchedFile(path, parse, "test file", until_there=0).value == 0
 
