@@ -237,6 +237,8 @@ class _Relay:
     def _set_routes(self, table: RouteTable) -> None:
         self._engine.set_routes(table)
         self._probes.set_routes(table)
+        if self._peering is not None:
+            self._peering.set_own_clusters({route.cluster for route in table})
 
     async def _collect_garbage_when_quiet(self) -> None:
         """Stand in for the collector's full runs: one looks at every flow, and all packets wait meanwhile."""

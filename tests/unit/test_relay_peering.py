@@ -6,13 +6,19 @@ import asyncio
 import json
 import socket
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from pathlib import Path
+
+import pytest
+import structlog
 
 from tests.relay_rig import HOP_KEY
 from tests.trunk_rig import HOME_CLUSTER, INGRESS_CLUSTER, trunk_keys
 from usher_core import hop
+from usher_core.errors import LocalError
 from usher_relay.forwarder import Forwarder
 from usher_relay.state import Limits, RelayKeys
+from usher_relay.trunk.names import PeerNames
 from usher_relay.trunk.peer_table import PeerAddresses, PeerTable
 from usher_relay.trunk.peering import Peering
 from usher_relay.trunk.rendezvous import PLACES
@@ -56,7 +62,9 @@ class Rig:
         self.path, self.homes = folder / "peers.json", homes
         self.path.write_text(peers_file(*(home.port for home in homes)))
         self.tables: list[PeerTable] = []
-        self.peering = Peering(self.path, trunk_keys(HOME_CLUSTER), self.tables.append)
+        self.hanging: dict[str, Future[tuple[str, ...]]] = {}
+        names = PeerNames(lambda name: self.hanging.setdefault(name, Future()))
+        self.peering = Peering(self.path, trunk_keys(HOME_CLUSTER), self.tables.append, names)
 
     async def until(self, holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(DEADLINE_S):
@@ -132,3 +140,67 @@ def test_forged_replayed_and_foreign_answers_keep_no_endpoint_up(tmp_path: Path)
         await rig.until(lambda: set(rig.tables[-1][HOME_CLUSTER].places) == {2})
 
     rig.run(story)
+
+
+def test_a_name_server_that_hangs_holds_up_no_address_of_any_peer(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, Home())
+    addresses = {1: ["192.0.2.1:3479", "hangs.example:3479"], 2: ["hangs.example:3479"], 3: ["late.example:3479"]}
+    peers = [
+        {"cluster": cluster, "endpoints": [{"address": address} for address in found]}
+        for cluster, found in addresses.items()
+    ]
+    rig.path.write_text(json.dumps({"version": 1, "peers": peers}))
+
+    async def story() -> None:
+        await rig.until(lambda: rig.tables[-1:] == [{1: PeerAddresses((("192.0.2.1", 3479),), (0,) * PLACES)}])
+        await rig.until(lambda: len(rig.hanging) == 2)
+        rig.hanging["late.example"].set_result(("192.0.2.3",))
+        await rig.until(lambda: rig.tables[-1].keys() == {1, 3})
+        assert rig.tables[-1][3].addresses == (("192.0.2.3", 3479),)
+        assert not rig.hanging["hangs.example"].done()
+
+    rig.run(story)
+
+
+def test_a_peer_without_a_hop_key_and_one_that_is_our_own_cluster_are_a_warning_each_time_it_comes_to_that(
+    tmp_path: Path,
+) -> None:
+    rig = Rig(tmp_path, Home())
+    no_key = f"no hop key for the trunk to cluster {HOME_CLUSTER}: run `usher keys trunk`"
+    own = f"cluster {HOME_CLUSTER} has routes here and stands in the peers file; the routes here count"
+
+    async def story() -> None:
+        async def now(*warnings: str) -> None:
+            await rig.until(lambda: len(lines) >= len(warnings))
+            await asyncio.sleep(0.2)  # four looks more, of which none says it again
+            assert [line["event"] for line in lines] == list(warnings)
+
+        with structlog.testing.capture_logs() as lines:
+            await now()
+            rig.peering.set_keys(trunk_keys(INGRESS_CLUSTER))
+            await now(no_key)
+            rig.peering.set_own_clusters({HOME_CLUSTER, 7})
+            await now(no_key, own)
+            rig.peering.set_keys(trunk_keys(HOME_CLUSTER))
+            rig.peering.set_own_clusters({7})
+            await now(no_key, own)
+            rig.peering.set_own_clusters({HOME_CLUSTER})
+            await now(no_key, own, own)
+
+    rig.run(story)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "fault"),
+    [
+        ('{"version": 1, "peers": [{"cluster": 1, "endpoint": []}]}', "peers.0.endpoint: unknown field"),
+        ("{", "no JSON"),
+    ],
+)
+def test_a_wrong_peers_file_is_named_with_what_was_typed(tmp_path: Path, wrong: str, fault: str) -> None:
+    path = tmp_path / "peers.json"
+    path.write_text(wrong)
+    with pytest.raises(LocalError) as told:
+        Peering(path, trunk_keys(HOME_CLUSTER), lambda _: None)
+    assert str(told.value).startswith(f"{path}: the peers file is ")
+    assert fault in str(told.value)

@@ -1,18 +1,18 @@
-"""Looks after the peers: reads the peers file, resolves names, probes every endpoint, and tells the data path.
+"""Looks after the peers: reads the peers file, has names resolved, probes every endpoint, and tells the data path.
 
-* The file is read again when it changes; names are resolved every 30 s, each to at most 4 addresses, and the last good
-  answer stays in use.
+* The file is read again when it changes. IP addresses are used at once, a name as soon as it is resolved (`names`).
 * Probes leave by a socket of their own. What they tell is in `probe`; which clients go where, in `endpoints`.
 * The data path is told when that changes, within 0.05 s.
+* A peer that can't be reached as the files say is one warning, and one more each time it comes to that again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-import socket
 import time
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Final
 
@@ -21,11 +21,12 @@ import structlog
 from usher_core.errors import RemoteError
 from usher_core.ids import Route
 from usher_core.keys import KeyFile, held_keys
-from usher_core.peers import Endpoint, PeerFile, is_ip, parse_peer_file
+from usher_core.peers import Endpoint, is_ip, parse_peer_file
 from usher_relay.endpoint import as_source
 from usher_relay.probe_socket import ProbeSocket
 from usher_relay.trunk.endpoints import EndpointView, PeerEndpoints
 from usher_relay.trunk.keys import TrunkKeys
+from usher_relay.trunk.names import PeerNames
 from usher_relay.trunk.peer_table import PeerAddresses, PeerTable
 from usher_relay.trunk.probe import NONCE_LENGTH, build_probe, held_ids, read_reply
 from usher_shell.watched_file import SourceStatus, WatchedFile
@@ -33,9 +34,6 @@ from usher_shell.watched_file import SourceStatus, WatchedFile
 log = structlog.get_logger()
 
 LOOK_EVERY_S: Final = 0.05
-RESOLVE_EVERY_S: Final = 30.0
-RESOLVE_WITHIN_S: Final = 5.0
-MAX_ADDRESSES: Final = 4
 
 
 class Peering:
@@ -45,22 +43,30 @@ class Peering:
         path: of the peers file.
         keys: with those of the trunks.
         publish: gets each new table.
+        names: resolves the names in the file.
 
     Raises LocalError when the file can't be read at the start.
     """
 
-    def __init__(self, path: Path, keys: KeyFile, publish: Callable[[PeerTable], None]) -> None:
+    def __init__(
+        self, path: Path, keys: KeyFile, publish: Callable[[PeerTable], None], names: PeerNames | None = None
+    ) -> None:
         self._file = WatchedFile(path, parse_peer_file, "peers file")
         self._publish = publish
         self._published: dict[int, PeerAddresses] | None = None
         self._peers: dict[int, PeerEndpoints] = {}
-        self._resolved: dict[str, tuple[str, ...]] = {}
-        self._resolve_at = time.monotonic() + RESOLVE_EVERY_S
+        self._names = names or PeerNames()
+        self._own_clusters: AbstractSet[int] = frozenset()
+        self._warnings: AbstractSet[str] = frozenset()
         self.set_keys(keys)
 
     def set_keys(self, keys: KeyFile) -> None:
         """Swap the keys. Raises LocalError when they are of no use."""
         self._keys, self._held = TrunkKeys(keys.hop), held_keys(keys)
+
+    def set_own_clusters(self, clusters: AbstractSet[int]) -> None:
+        """Say which clusters the relay's own routes are of."""
+        self._own_clusters = clusters
 
     def status(self) -> SourceStatus:
         """Return how the peers file is now."""
@@ -78,41 +84,34 @@ class Peering:
     async def run(self) -> None:
         """Probe and publish until cancelled."""
         with ProbeSocket(self._on_reply) as sock:
-            resolving = asyncio.ensure_future(self._resolve(self._file.value))
-            try:
-                while True:
-                    if self._file.look():
-                        self._resolve_at = 0.0
-                    # A name server that hangs must not hold up the probes.
-                    if time.monotonic() >= self._resolve_at and resolving.done():
-                        self._resolve_at = time.monotonic() + RESOLVE_EVERY_S
-                        resolving = asyncio.ensure_future(self._resolve(self._file.value))
-                    now, unix = time.monotonic(), time.time()
-                    self._probe(sock, now, unix)
-                    self._publish_changes(now)
-                    await asyncio.sleep(LOOK_EVERY_S)
-            finally:
-                resolving.cancel()
+            self._take_file(time.monotonic())
+            while True:
+                now, unix = time.monotonic(), time.time()
+                if self._file.look():
+                    self._take_file(now)
+                if self._names.look(now):
+                    self._set_peers()
+                self._probe(sock, now, unix)
+                self._publish_changes(now)
+                await asyncio.sleep(LOOK_EVERY_S)
 
-    # Names
+    # The file
 
-    async def _resolve(self, file: PeerFile) -> None:
-        names = {endpoint.host for peer in file.peers for endpoint in peer.endpoints if not is_ip(endpoint.host)}
-        self._resolved = {name: hosts for name, hosts in self._resolved.items() if name in names}
-        for name, hosts in zip(names, await asyncio.gather(*map(_addresses, names)), strict=True):
-            if hosts:
-                self._resolved[name] = hosts
-            else:
-                log.warning("a peer's name has no address now", name=name, using=self._resolved.get(name, ()))
-        peers = {peer.cluster: self._peers.get(peer.cluster) or PeerEndpoints() for peer in file.peers}
-        for peer in file.peers:
+    def _take_file(self, now: float) -> None:
+        hosts = {endpoint.host for peer in self._file.value.peers for endpoint in peer.endpoints}
+        self._names.set_names({host for host in hosts if not is_ip(host)}, now)
+        self._set_peers()
+
+    def _set_peers(self) -> None:
+        peers = {peer.cluster: self._peers.get(peer.cluster) or PeerEndpoints() for peer in self._file.value.peers}
+        for peer in self._file.value.peers:
             peers[peer.cluster].set_addresses(
                 (address, endpoint.weight) for endpoint in peer.endpoints for address in self._addresses_of(endpoint)
             )
         self._peers = peers  # at once: other threads may be reading the old ones
 
     def _addresses_of(self, endpoint: Endpoint) -> Iterator[tuple[str, int]]:
-        hosts = (endpoint.host,) if is_ip(endpoint.host) else self._resolved.get(endpoint.host, ())
+        hosts = (endpoint.host,) if is_ip(endpoint.host) else self._names.addresses(endpoint.host)
         return (as_source(host, endpoint.port) for host in hosts)
 
     # Probes
@@ -148,6 +147,7 @@ class Peering:
 
     def _publish_changes(self, now: float) -> None:
         self._log_changes(now)
+        self._log_warnings()
         tables = ((cluster, peer.table(now)) for cluster, peer in self._peers.items())
         table = {cluster: found for cluster, found in tables if found is not None}
         if table != self._published:
@@ -163,14 +163,15 @@ class Peering:
                     text = "peer endpoint is up again" if is_up else "peer endpoint is down"
                     log.warning(text, cluster=cluster, address=way.name)
 
+    def _log_warnings(self) -> None:
+        warnings = set(self._find_warnings())
+        for warning in sorted(warnings - self._warnings):
+            log.warning(warning)
+        self._warnings = warnings
 
-async def _addresses(name: str) -> tuple[str, ...]:
-    """Return at most 4 addresses of a name, none when there are none now."""
-    loop = asyncio.get_running_loop()
-    try:
-        async with asyncio.timeout(RESOLVE_WITHIN_S):
-            found = await loop.getaddrinfo(name, None, type=socket.SOCK_DGRAM)
-    except (OSError, UnicodeError, TimeoutError):
-        return ()
-    # Sorted, so that the order in which a resolver rotates them changes nothing.
-    return tuple(sorted({str(address[0]) for *_, address in found}))[:MAX_ADDRESSES]
+    def _find_warnings(self) -> Iterator[str]:
+        for cluster in self._peers:
+            if not self._keys.of(cluster.to_bytes(2)):
+                yield f"no hop key for the trunk to cluster {cluster}: run `usher keys trunk`"
+            if cluster in self._own_clusters:
+                yield f"cluster {cluster} has routes here and stands in the peers file; the routes here count"
