@@ -15,6 +15,7 @@ from usher_core import logs
 from usher_core.settings import announce
 from usher_shell.descriptors import raise_descriptor_limit
 from usher_shell.http_server import HttpServer
+from usher_shell.websocket_protocol import WebSocketProtocol
 from usher_signaling.app import create_app
 from usher_signaling.settings import SignalingSettings
 from usher_signaling.side_band import MAX_MESSAGE
@@ -45,7 +46,7 @@ async def _serve(settings: SignalingSettings) -> None:
         max_connections=max_connections,
         header_deadline=settings.body_deadline,
         on_evicted=metrics.evicted.inc,
-        ws="websockets-sansio",
+        ws=WebSocketProtocol,
         ws_max_size=MAX_MESSAGE,
         # Events are short, and the memory of a compressor per side-band is not.
         ws_per_message_deflate=False,

@@ -347,21 +347,21 @@ class SignalingSettings(RouteSettings):
     @model_validator(mode="after")
     def _pools_serve_pods(self) -> Self:
         if self.relay_pools_namespace and not self.pods_namespace:
-            raise ValueError("relay_pools_namespace needs pods_namespace: RelayPools name their pods by labels")
+            raise ValueError("--relay-pools-namespace needs --pods-namespace: RelayPools name their pods by labels")
         return self
 
     @model_validator(mode="after")
     def _header_from_somebody(self) -> Self:
         if self.region_header and not self.trusted_proxies:
-            raise ValueError("region_header is believed from nobody: name the proxies with --trusted-proxies")
+            raise ValueError("--region-header needs --trusted-proxies: the proxies whose header is believed")
         return self
 
     @model_validator(mode="after")
     def _regions_are_whole(self) -> Self:
         if (self.regions_file is None) != (self.region_token_file is None):
-            raise ValueError("regions_file and region_token_file go together: regions know each other by the token")
+            raise ValueError("--regions-file and --region-token-file go together: regions know each other by the token")
         if self.regions_file is not None and not self.region:
-            raise ValueError("regions_file needs region: the name that this one has in the file")
+            raise ValueError("--regions-file needs --region: the name that this one has in the file")
         return self
 
     @field_validator("client_policy")

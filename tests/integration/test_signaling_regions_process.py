@@ -207,7 +207,8 @@ async def test_a_region_is_believed_by_its_certificate(tmp_path: Path, trusts: b
         eu = both.stacks["eu"].app
         async with serving_app(eu, ssl_certfile=certificate, ssl_keyfile=secret) as port:
             region = {"name": "eu", "url": f"https://127.0.0.1:{port}"}
-            table = parse_regions_file(json.dumps({"version": 1, "regions": [region]}), "us")
+            own = {"name": "us", "url": "https://us.test"}
+            table = parse_regions_file(json.dumps({"version": 1, "regions": [own, region]}), "us")
             tokens = parse_region_tokens(REGION_TOKEN)
             peers = build_peers(
                 lambda: table,

@@ -56,6 +56,12 @@ def test_few_other_regions_are_tried_and_we_always_where_we_may() -> None:
     assert itinerary(rules, peers, "r7", here_first=False) == ["r7", "r1", "r2", HERE]
 
 
+@pytest.mark.parametrize(("names", "told"), [(("us", "eu"), "us, eu"), ((), "empty")])
+def test_a_region_that_its_own_file_does_not_name_is_refused(names: tuple[str, ...], told: str) -> None:
+    with pytest.raises(LocalError, match=rf"--region 'uss' is not in the regions file \({told}\)"):
+        table(*names, own="uss")
+
+
 def test_a_regions_file_is_the_same_for_all_and_each_leaves_itself_out() -> None:
     both = ("us", "eu")
     assert (table(*both).names, table(*both, own="eu").names) == (("eu",), ("us",))

@@ -24,9 +24,8 @@ from usher_signaling.peer_regions.table import parse_regions_file
 from usher_signaling.tracing import NoTracer
 
 TOKENS = parse_region_tokens("a" * 40)
-TABLE = parse_regions_file(
-    json.dumps({"version": 1, "regions": [{"name": "eu", "url": "http://eu.test", "clusters": [2]}]}), "us"
-)
+REGIONS = [{"name": "us", "url": "http://us.test"}, {"name": "eu", "url": "http://eu.test", "clusters": [2]}]
+TABLE = parse_regions_file(json.dumps({"version": 1, "regions": REGIONS}), "us")
 OFFER = Passed("POST", "/whip", body=b"v=0")
 LOOK = Passed("GET", "/v1/realtime/calls/rtc_x")
 

@@ -99,7 +99,7 @@ def test_more_addresses_than_an_answer_carries_are_refused() -> None:
     [
         (["--region", "eu west"], "no region"),
         (["--region-header", "X Region", "--trusted-proxies", "10.0.0.0/8"], "no name of a header"),
-        (["--region-header", "X-Region"], "name the proxies with --trusted-proxies"),
+        (["--region-header", "X-Region"], "--region-header needs --trusted-proxies"),
         (["--trusted-proxies", "10.0.0.1/8"], "host bits"),
         (["--trusted-proxies", "proxy.example"], "does not appear to be"),
         (["--region-fallback", "eu", "--region-fallback", "eu"], "stands twice"),
@@ -174,16 +174,16 @@ def test_the_url_of_redis_is_no_other_and_never_shown(monkeypatch: pytest.Monkey
 
 
 def test_relay_pools_need_pods() -> None:
-    with pytest.raises(LocalError, match="relay_pools_namespace needs pods_namespace"):
+    with pytest.raises(LocalError, match="--relay-pools-namespace needs --pods-namespace"):
         read("--relay-pools-namespace", "voice")
 
 
 @pytest.mark.parametrize(
     ("flags", "fault"),
     [
-        (("--regions-file=r",), "regions_file and region_token_file go together"),
-        (("--region-token-file=t", "--region=us"), "regions_file and region_token_file go together"),
-        (("--regions-file=r", "--region-token-file=t"), "regions_file needs region"),
+        (("--regions-file=r",), "--regions-file and --region-token-file go together"),
+        (("--region-token-file=t", "--region=us"), "--regions-file and --region-token-file go together"),
+        (("--regions-file=r", "--region-token-file=t"), "--regions-file needs --region"),
     ],
 )
 def test_settings_of_other_regions_are_whole(flags: tuple[str, ...], fault: str) -> None:

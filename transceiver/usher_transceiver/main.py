@@ -24,6 +24,7 @@ from usher_core.logs import configure
 from usher_core.settings import announce
 from usher_shell.http_server import HttpServer
 from usher_shell.watched_file import WatchedFile
+from usher_shell.websocket_protocol import WebSocketProtocol
 from usher_transceiver.backends.realtime.backend import RealtimeBackends
 from usher_transceiver.backends.realtime.metrics import RealtimeCollector
 from usher_transceiver.backends.realtime.upstream import NAME as REALTIME
@@ -107,7 +108,7 @@ class Transceiver:
             app,
             settings.http,
             "--http",
-            ws="websockets-sansio",
+            ws=WebSocketProtocol,
             ws_max_size=MAX_EVENT_BYTES,
             # Within a cluster bandwidth is cheaper than the loop that carries the audio.
             ws_per_message_deflate=False,

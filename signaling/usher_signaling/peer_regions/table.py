@@ -4,7 +4,7 @@
       {"name": "us", "url": "https://signaling.us.example.net", "clusters": [1]},
       {"name": "eu", "url": "https://signaling.eu.example.net", "clusters": [2, 3]}]}
 
-All regions may have the same file: each leaves its own entry out.
+All regions may have the same file: each has to be in it, and leaves its own entry out.
 """
 
 from __future__ import annotations
@@ -91,4 +91,8 @@ def parse_regions_file(text: str, own: str) -> RegionTable:
         raise LocalError(f"the regions file is wrong: {describe(error)}", "see docs/http-api.md, regions") from None
     except ValueError as error:  # JSONDecodeError, or a number of more than 4300 digits
         raise LocalError(f"the regions file is no JSON: {error}") from None
+    names = [region.name for region in parsed.regions]
+    if own not in names:
+        advice = "the file names all regions, also the own one: without it calls of ours are handed on to ourselves"
+        raise LocalError(f"--region {own!r} is not in the regions file ({', '.join(names) or 'empty'})", advice)
     return RegionTable(tuple(region for region in parsed.regions if region.name != own))
