@@ -36,9 +36,10 @@ keys.add_command(trunk_secrets)
     "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Directory, made where absent."
 )
 def new(cluster: str, out: Path) -> None:
-    """Write relay.json, transceiver.json, signaling.json and internal-token, mode 0600.
+    """Write the key files of programs and their token, mode 0600.
 
-    Each holds only what that program may know. Nothing is ever overwritten.
+    They are relay.json, transceiver.json, signaling.json and internal-token. Each holds only what that program may
+    know. Nothing is ever overwritten.
     """
     for path in write_key_files(out, _cluster_ids(cluster), time.time()):
         click.echo(path)
@@ -60,9 +61,10 @@ def api(name: str) -> None:
 @keys.command()
 @click.argument("file", type=click.Path(path_type=Path))
 def show(file: Path) -> None:
-    """List the keys in FILE: kind, id, what for, state, since when they count. Never the keys themselves.
+    """Tell which keys FILE has, but never a key itself.
 
-    A new key counts from a minute before it was made, for clocks that differ.
+    Each line has kind, id, what for, state, and since when it counts. A new key counts from a minute before it was
+    made, for clocks that differ.
     """
     for line in _describe(read_key_file(file), time.time()):
         click.echo(line)
@@ -79,22 +81,24 @@ def _cluster_ids(texts: str) -> tuple[int, ...]:
 
 
 def _describe(file: KeyFile, now: float) -> Iterator[str]:
-    yield f"{'KIND':<6}{'ID':<5}{'FOR':<24}{'STATE':<10}COUNTS SINCE"
+    rows = [("KIND", "ID", "FOR", "STATE", "COUNTS SINCE"), *_rows(file, now)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _rows(file: KeyFile, now: float) -> Iterator[tuple[str, ...]]:
     for ice in file.ice:
         verifies = "" if ice.password_key else ", no password key"
         serves = "cluster " + ",".join(map(str, ice.clusters)) + verifies
-        yield _row("ice", ice.letter, serves, ice.state, ice.not_before, now)
+        yield "ice", ice.letter, serves, ice.state, _since(ice.not_before, now)
     for hop in file.hop:
         scope = "this cluster" if hop.scope == "local" else f"trunk to cluster {hop.scope}"
-        yield _row("hop", str(hop.id), scope, hop.state, hop.not_before, now)
+        yield "hop", str(hop.id), scope, hop.state, _since(hop.not_before, now)
     for store in file.store:
-        yield _row("store", str(store.id), "mappings in Redis", store.state, store.not_before, now)
+        yield "store", str(store.id), "mappings in Redis", store.state, _since(store.not_before, now)
     for seal in file.seal:
-        yield _row("seal", str(seal.id), "call ids, secrets", seal.state, seal.not_before, now)
-
-
-def _row(kind: str, name: str, serves: str, state: str, not_before: int, now: float) -> str:
-    return f"{kind:<6}{name:<5}{serves:<24}{state:<10}{_since(not_before, now)}"
+        yield "seal", str(seal.id), "call ids, secrets", seal.state, _since(seal.not_before, now)
 
 
 def _since(not_before: int, now: float) -> str:

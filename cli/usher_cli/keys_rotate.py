@@ -13,10 +13,11 @@ from usher_cli.help_flags import HELP_FLAGS
 @click.command(context_settings=HELP_FLAGS)
 @click.option("--namespace", "-n", required=True, help="Namespace of the pools whose keys shall be new.")
 def rotate(namespace: str) -> None:
-    """Ask the operator for new keys, and wait until it has begun, at most 45 s. Calls go on.
+    """Ask the operator of a cluster for new keys. Calls go on.
 
-    Old keys are kept until the last call that used them has ended. Refused while a rotation is under way. Speaks to the
-    cluster of KUBECONFIG. How it goes on is in the condition KeysReady of the pools there.
+    Waits until it has begun, at most 45 s. Old keys are kept until the last call that used them has ended. Refused
+    while a rotation is under way. Speaks to the cluster of KUBECONFIG. How it goes on is in the condition KeysReady of
+    the pools there.
     """
     click.echo(asyncio.run(_rotate(namespace, datetime.now(UTC).isoformat(timespec="milliseconds"))))
 

@@ -31,10 +31,11 @@ _IDS = range(1, 256)
     "--with-passwords", is_flag=True, help="Let the ingress relays verify checks themselves, which spares the trunk."
 )
 def trunk(home: Path, home_cluster: int, ingress: Path, ingress_cluster: int, *, with_passwords: bool) -> None:
-    """Add the keys of a trunk to both key files, in place: a new hop key, and at the ingress what opens home's ufrags.
+    """Add the keys of a trunk to both key files, in place.
 
-    Relays read their files again by themselves. A second run adds one more hop key, as accepted: that is how it is
-    changed. Make it active when both sides hold it, then retire the old one (docs/multi-region.md).
+    These are a new hop key, and at the ingress what opens home's ufrags. Relays read their files again by themselves.
+    A second run adds one more hop key, as accepted: that is how it is changed. When both sides hold it, write "active"
+    into its `state` in both files with an editor, then "retired" into that of the old one (docs/multi-region.md).
     """
     if home.resolve() == ingress.resolve():
         raise LocalError(f"--home and --ingress are one file, {home}", "each cluster's relays have their own")

@@ -72,10 +72,11 @@ def trunk_secrets(
     new_key: bool,
     starts_in: int,
 ) -> None:
-    """Write the keys of a trunk into FOLDER: home.json and ingress.json, for `kubectl apply` in either cluster.
+    """Write the keys of a trunk as two Secrets for kubectl.
 
-    Run it again whenever the keys of home's relays have changed: what is in FOLDER is kept, and what opens home's
-    ufrags is new. FOLDER holds keys: keep it as a secret, or delete it and get both Secrets from the clusters later.
+    They are home.json and ingress.json in FOLDER, for `kubectl apply` in either cluster. Run it again whenever the keys
+    of home's relays have changed: what is in FOLDER is kept, and what opens home's ufrags is new. FOLDER holds
+    keys: keep it as a secret, or delete it and get both Secrets from the clusters later.
     """
     if home_cluster == ingress_cluster:
         raise LocalError("a trunk joins two clusters, and both have this id", "give each cluster its own id")

@@ -32,6 +32,7 @@ from usher_relay.state import RelayKeys
 from usher_relay.store.select import select_store
 from usher_relay.trunk.metrics import PeersCollector
 from usher_relay.trunk.peering import Peering
+from usher_shell.ending_signals import ignore_signals
 from usher_shell.http_server import HttpServer
 from usher_shell.watched_file import SourceStatus, WatchedFile
 
@@ -232,6 +233,7 @@ class _Relay:
             for watcher in watchers:
                 watcher.cancel()
             await asyncio.gather(server, *watchers, return_exceptions=True)
+            ignore_signals()
         log.info("relay ended")
 
     def _set_routes(self, table: RouteTable) -> None:

@@ -14,6 +14,7 @@ import structlog
 from usher_core import logs
 from usher_core.settings import announce
 from usher_shell.descriptors import raise_descriptor_limit
+from usher_shell.ending_signals import ignore_signals
 from usher_shell.http_server import HttpServer
 from usher_shell.websocket_protocol import WebSocketProtocol
 from usher_signaling.app import create_app
@@ -80,4 +81,7 @@ async def _serve(settings: SignalingSettings) -> None:
         loop.add_signal_handler(number, on_signal)
     serving = await server.start()
     print(announce("signaling", http=server.url), flush=True)  # noqa: T201 - what usher up waits for
-    await serving
+    try:
+        await serving
+    finally:
+        ignore_signals()

@@ -72,11 +72,22 @@ def test_show_tells_ids_states_and_ages_and_never_material(tmp_path: Path) -> No
     shown = usher("keys", "show", str(tmp_path / "relay.json")).stdout
     keys = read_key_file(tmp_path / "relay.json")
     assert [line.split()[0] for line in shown.splitlines()] == ["KIND", "ice", "hop", "store"]
-    assert f"ice   {keys.ice[0].letter}" in shown
+    assert f"ice    {keys.ice[0].letter}" in shown
     assert "active" in shown
     for part in text.split('"'):
         if part.endswith("="):
             assert part not in shown
+
+
+def test_columns_of_show_are_apart_whatever_is_in_them() -> None:
+    ice = make_key_files([1, 65535], NOW)["relay.json"].ice[0].model_copy(update={"password_key": None})
+    head, row = _describe(KeyFile(version=1, ice=(ice,)), NOW)
+    assert row.startswith(f"ice   {ice.letter}   cluster 1,65535, no password key  active  ")
+    assert row.index("active") == head.index("STATE")
+
+
+def test_the_list_of_key_commands_cuts_no_summary() -> None:
+    assert "..." not in usher("keys", "--help").stdout.partition("Commands:")[2]
 
 
 def test_show_tells_since_when_a_key_counts_in_one_unit() -> None:

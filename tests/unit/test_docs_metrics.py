@@ -82,6 +82,7 @@ UNBOUNDED = {
     ("usher_operator_api_requests_total", "code"),
     ("usher_wan_packets_total", "there"),
     ("usher_wan_waiting", "there"),
+    ("usher_wan_waiting_bytes", "there"),
 }
 """Labels whose values are the installation's; the page describes them in words."""
 
@@ -234,7 +235,9 @@ async def signaling_metrics(folder: Path) -> list[Metric]:
 
 
 def wan_metrics() -> list[Metric]:
-    link: Any = SimpleNamespace(target=("192.0.2.1", 3478), forwarded=0, lost=0, dropped=0, unreachable=0, waiting=0)
+    link: Any = SimpleNamespace(
+        target=("192.0.2.1", 3478), forwarded=0, lost=0, dropped=0, unreachable=0, waiting=0, waiting_bytes=0
+    )
     return list(LinksCollector([link]).collect())
 
 

@@ -23,6 +23,17 @@ def members() -> Members:
     return fleet
 
 
+def test_the_state_file_names_the_region_of_each_program_where_there_are_several() -> None:
+    members = Members({1: "region-1", 2: "region-2"})
+    for region in (2, 1):
+        facts = {"program": "relay", "admin": f"http://127.0.0.1:900{region}"}
+        members.add(Member(f"region-{region}/relay-1", region, facts, region))
+    assert members.state("", "", "")["relays"] == [
+        {"pid": 1, "admin": "http://127.0.0.1:9001", "region": "region-1"},
+        {"pid": 2, "admin": "http://127.0.0.1:9002", "region": "region-2"},
+    ]
+
+
 def test_the_state_file_names_addresses_and_processes_in_order() -> None:
     assert members().state("http://127.0.0.1:8080", "0.0.0.0:3478", "/tmp/x") == {
         "http": "http://127.0.0.1:8080",

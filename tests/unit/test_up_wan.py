@@ -1,6 +1,7 @@
 """`usher wan`: what its links do with packets, and which settings it takes."""
 
 import asyncio
+import errno
 import socket
 from collections.abc import Iterator
 from contextlib import closing
@@ -103,6 +104,49 @@ async def test_what_has_no_room_is_dropped_and_counted(
         }
     assert samples["usher_wan_packets_total", "dropped"] == 2
     assert samples["usher_wan_waiting", None] == 3
+
+
+async def test_large_packets_are_bounded_by_their_bytes(
+    client: socket.socket, target: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "MAX_WAITING_BYTES", 1000)
+    async with UdpLink(target.getsockname(), Weather(delay_s=0.05)) as way:
+        for length in (600, 401, 400, 1):
+            way.from_client(bytes(length), client.getsockname())
+            way.to_client(b"", client.getsockname())
+        assert (way.waiting_bytes, way.dropped) == (1000, 2)
+        (held,) = [metric for metric in LinksCollector([way]).collect() if metric.name == "usher_wan_waiting_bytes"]
+        assert [sample.value for sample in held.samples] == [1000]
+        async with asyncio.timeout(5):
+            while way.waiting:  # noqa: ASYNC110  (a link tells nobody)
+                await asyncio.sleep(0.005)
+        assert way.waiting_bytes == 0
+        way.from_client(bytes(1000), client.getsockname())
+        assert (way.waiting_bytes, way.dropped) == (1000, 2), "there is room again"
+
+
+async def test_without_a_descriptor_for_a_new_client_its_packet_is_dropped_and_others_go_on(
+    client: socket.socket, target: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complaints: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+
+    def none_left(_: object) -> socket.socket:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async with UdpLink(target.getsockname()) as way:
+        client.sendto(b"known", way.address)
+        await receive(target)
+        with closing(udp()) as other, monkeypatch.context() as patched:
+            patched.setattr(link, "_bound_socket", none_left)
+            other.sendto(b"new", way.address)
+            client.sendto(b"known still", way.address)
+            assert (await receive(target))[0] == b"known still"
+            assert way.dropped == 1
+        with closing(udp()) as later:
+            later.sendto(b"later", way.address)
+            assert (await receive(target))[0] == b"later"
+    assert complaints == []
 
 
 async def test_the_quietest_client_makes_room_for_a_new_one(

@@ -16,6 +16,7 @@ from usher_cli.up.run_directory import RunDirectory
 from usher_cli.up.settings import UpSettings
 from usher_core import logs
 from usher_core.ids import split_host_port
+from usher_shell.ending_signals import ignore_signals
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -55,11 +56,7 @@ async def _run(settings: UpSettings, log: LogWriter) -> None:
             fleet = Fleet(settings, directory, log)
             await fleet.run(stop, _print_ready)
     finally:
-        # Nothing is left to end, and the handlers of a loop that is being closed complain; so does a signal that came
-        # before this and finds the loop's descriptor closed.
-        for number in _ENDING:
-            signal.signal(number, signal.SIG_IGN)
-        signal.set_wakeup_fd(-1)
+        ignore_signals(_ENDING)
 
 
 def _print_ready(url: str) -> None:

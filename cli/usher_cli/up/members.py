@@ -28,7 +28,11 @@ class Member:
 
 
 class Members:
-    """The members by the name of their post. `region_names`, by number, are for the route file; of one region, none."""
+    """The members by the name of their post.
+
+    Args:
+        region_names: by number, for the route file and the state file; none where there is one region.
+    """
 
     def __init__(self, region_names: Mapping[int, str] | None = None) -> None:
         self._by_name: dict[str, Member] = {}
@@ -67,10 +71,14 @@ class Members:
             "http": http,
             "udp": udp,
             "keys": keys,
-            "relays": [{"pid": relay.pid, "admin": relay.fact("admin")} for relay in self.of("relay")],
+            "relays": [self._entry(relay, "admin") for relay in self.of("relay")],
             "transceivers": [
-                {"pid": member.pid, "admin": member.fact("http"), "pod_id": member.facts["pod"]}
-                for member in self.of("transceiver")
+                {**self._entry(member, "http"), "pod_id": member.facts["pod"]} for member in self.of("transceiver")
             ],
-            "signaling": [{"pid": member.pid, "admin": member.fact("http")} for member in self.of("signaling")],
+            "signaling": [self._entry(member, "http") for member in self.of("signaling")],
         }
+
+    def _entry(self, member: Member, admin: str) -> dict[str, Any]:
+        """Return what the state file has of every program; `admin` is the fact with its base URL."""
+        region = {"region": self._region_names[member.region]} if member.region in self._region_names else {}
+        return {"pid": member.pid, "admin": member.fact(admin), **region}

@@ -4,7 +4,8 @@ Rules:
 * Each address that sends to a link has an outer socket of its own, so that answers find their way back; at most
   `MAX_SOURCES`, and the one that was silent for longest makes room.
 * Each packet, each way, is lost or waits: `delay_s`, and up to `jitter_s` more. With jitter they overtake each other.
-* At most `MAX_WAITING` packets of a link wait; more are dropped and counted.
+* At most `MAX_WAITING` packets of a link wait, of `MAX_WAITING_BYTES` together; more are dropped and counted. So is
+  what a new address sends while there is no socket for it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ Address = tuple[str, int]
 MAX_SOURCES = 1024
 MAX_WAITING = 20_000
 """Packets of 100 calls on the way for a second, both directions."""
+MAX_WAITING_BYTES = 64 * 1024 * 1024
+"""`MAX_WAITING` packets of twice the size that networks carry in one piece; larger ones may come to more."""
 _BATCH = 64
 """Packets read at a time; the loop has more to do."""
 _BUFFER = 4 * 1024 * 1024
@@ -54,8 +57,8 @@ class UdpLink:
         seed: of loss and jitter, so that two runs see the same ones.
         listen: (IP, port) to take packets at; port 0 takes a free one.
 
-    `forwarded`, `lost` (by the weather), `dropped` (no room) and `unreachable` (nobody is there, or any more) count
-    packets. Raises OSError when it can't listen.
+    `forwarded`, `lost` (by the weather), `dropped` (no room, no socket) and `unreachable` (nobody is there, or any
+    more) count packets; `waiting` packets of `waiting_bytes` are on the way. Raises OSError when it can't listen.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class UdpLink:
         self.dropped = 0
         self.unreachable = 0
         self.waiting = 0
+        self.waiting_bytes = 0
 
     async def __aenter__(self) -> Self:
         self._loop.add_reader(self._inner, self._from_clients)
@@ -91,11 +95,11 @@ class UdpLink:
 
     def from_client(self, packet: bytes, client: Address) -> None:
         """Pass on what a client sent."""
-        self._through_weather(lambda: self._send(client, packet))
+        self._through_weather(lambda: self._send(client, packet), len(packet))
 
     def to_client(self, packet: bytes, client: Address) -> None:
         """Pass on what the target sent."""
-        self._through_weather(lambda: self._inner.sendto(packet, client))
+        self._through_weather(lambda: self._inner.sendto(packet, client), len(packet))
 
     def _from_clients(self) -> None:
         for _ in range(_BATCH):
@@ -106,7 +110,11 @@ class UdpLink:
             outer = self._outer.get(client)
             if outer is None:
                 self._make_room()
-                self._outer[client] = self._open(client)
+                try:
+                    self._outer[client] = self._open(client)
+                except OSError:  # no descriptor is left, say
+                    self.dropped += 1
+                    continue
             else:
                 outer.used = self._loop.time()
             self.from_client(packet, client)
@@ -121,7 +129,11 @@ class UdpLink:
 
     def _open(self, client: Address) -> _Outer:
         sock = _bound_socket(("::1" if ":" in self.target[0] else "0.0.0.0", 0))
-        sock.connect(self.target)
+        try:
+            sock.connect(self.target)
+        except OSError:
+            sock.close()
+            raise
         self._loop.add_reader(sock, self._from_target, sock, client)
         return _Outer(sock, self._loop.time())
 
@@ -139,7 +151,7 @@ class UdpLink:
             raise ConnectionResetError("the source has made room for another")
         outer.sock.send(packet)
 
-    def _through_weather(self, send: Callable[[], object]) -> None:
+    def _through_weather(self, send: Callable[[], object], length: int) -> None:
         weather = self._weather
         if weather.loss and self._random.random() < weather.loss:
             self.lost += 1
@@ -147,14 +159,16 @@ class UdpLink:
         delay = weather.delay_s + (self._random.uniform(0, weather.jitter_s) if weather.jitter_s else 0.0)
         if not delay:
             self._deliver(send)
-        elif self.waiting >= MAX_WAITING:
+        elif self.waiting >= MAX_WAITING or self.waiting_bytes + length > MAX_WAITING_BYTES:
             self.dropped += 1
         else:
             self.waiting += 1
-            self._loop.call_later(delay, self._deliver_late, send)
+            self.waiting_bytes += length
+            self._loop.call_later(delay, self._deliver_late, send, length)
 
-    def _deliver_late(self, send: Callable[[], object]) -> None:
+    def _deliver_late(self, send: Callable[[], object], length: int) -> None:
         self.waiting -= 1
+        self.waiting_bytes -= length
         if self._inner.fileno() != -1:
             self._deliver(send)
 

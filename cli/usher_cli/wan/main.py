@@ -22,6 +22,8 @@ from usher_core import logs
 from usher_core.errors import LocalError
 from usher_core.ids import join_host_port
 from usher_core.settings import announce
+from usher_shell.descriptors import raise_descriptor_limit
+from usher_shell.ending_signals import ignore_signals
 from usher_shell.http_server import HttpServer
 
 log = structlog.get_logger()
@@ -30,6 +32,7 @@ log = structlog.get_logger()
 def run(settings: WanSettings) -> None:
     """Run until SIGINT or SIGTERM. Raises LocalError when an address can't be had."""
     logs.configure(settings.log_format, settings.log_level)
+    raise_descriptor_limit()
     asyncio.run(_run(settings))
 
 
@@ -39,6 +42,7 @@ async def _run(settings: WanSettings) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     async with contextlib.AsyncExitStack() as opened:
+        opened.callback(ignore_signals)
         links = [await opened.enter_async_context(_open(ends, settings)) for ends in settings.links]
         server = HttpServer(_pages(links), settings.admin, "--admin", lifespan="off")
         serving = await server.start()

@@ -21,6 +21,7 @@ class LinksCollector(Collector):
         """Yield all metrics."""
         packets = CounterMetricFamily("usher_wan_packets", "Packets by what became of them", labels=("there", "fate"))
         waiting = GaugeMetricFamily("usher_wan_waiting", "Packets on the way", labels=("there",))
+        held = GaugeMetricFamily("usher_wan_waiting_bytes", "Bytes of packets on the way", labels=("there",))
         for link in self._links:
             there = join_host_port(*link.target)
             for fate, count in (
@@ -31,4 +32,5 @@ class LinksCollector(Collector):
             ):
                 packets.add_metric((there, fate), count)
             waiting.add_metric((there,), link.waiting)
-        yield from (packets, waiting)
+            held.add_metric((there,), link.waiting_bytes)
+        yield from (packets, waiting, held)
