@@ -102,7 +102,7 @@ async def test_the_path_of_the_call_lights_up_and_names_every_stop(page: Page, u
 
     await expect(page.locator("#path li.lit")).to_have_count(4)
     await expect(page.locator("#stop-relay")).to_have_text(re.compile(rf":{usher.state['udp'].rpartition(':')[2]}$"))
-    await expect(page.locator("#stop-transceiver")).to_have_text(re.compile(r"cluster \d+\s+pod \d+, worker 0"))
+    await expect(page.locator("#stop-transceiver")).to_have_text(re.compile(r"cluster \d+\s+pod \d+, worker\s0"))
     await expect(page.locator("#stop-backend")).to_have_text("echo")
 
 

@@ -43,7 +43,7 @@ async def test_a_call_into_another_region_shows_both_relays_and_the_time_of_each
     )
     await expect(page.locator("#stop-relay")).to_have_text(re.compile("region-1$"))
     await expect(page.locator("#stop-transceiver")).to_have_text(
-        re.compile(r"cluster 2\s+pod \d+, worker 0\s+region-2")
+        re.compile(r"cluster 2\s+pod \d+, worker\s0\s+region-2")
     )
 
 

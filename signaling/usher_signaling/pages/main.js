@@ -30,6 +30,7 @@ class Visit {
   #read = 0;
   #hops = [];
   #region = null;
+  #homeRegion = null;
   #stats = null;
   #timer = 0;
   #frame = 0;
@@ -156,6 +157,7 @@ class Visit {
     const { path = {}, backend, timings } = told;
     if (path.hops) this.#hops = path.hops;
     this.#region = path.relay_region;
+    this.#homeRegion = path.region;
     if (path.relay && !this.#stats) view.showFact("relay", path.relay);
     const owner = [path.cluster !== undefined && `cluster ${path.cluster}`, seat(path.transceiver), path.region].filter(Boolean);
     if (owner.length) view.showFact("transceiver", owner.join("\n"));
@@ -170,7 +172,7 @@ class Visit {
     const { rttMs } = this.#readings.at(-1) ?? {};
     const rest = rttMs === undefined || others.includes(undefined) ? undefined : Math.max(0, rttMs - others.reduce((sum, rtt) => sum + rtt, 0));
     view.showHops(this.#hops.map((hop, i) => ({ ...hop, ms: hop === own ? rest : others[i - 1] })));
-    if (this.#hops.some(({ to }) => to === "home")) view.showFact("home", "by a trunk");
+    if (this.#hops.some(({ to }) => to === "home")) view.showFact("home", ["by a trunk", this.#homeRegion].filter(Boolean).join("\n"));
   }
 
   #onUnsteady(unsteady) {
@@ -220,7 +222,7 @@ class Visit {
 /** "CLUSTER/POD/WORKER" for people; anything else as it is. */
 function seat(route = "") {
   const [, pod, worker] = route.match(/^\d+\/(\d+)\/(\d+)$/) ?? [];
-  return pod ? `pod ${pod}, worker ${worker}` : route;
+  return pod ? `pod ${pod}, worker\u00a0${worker}` : route;
 }
 
 function phaseAfter(problem, byServer) {
