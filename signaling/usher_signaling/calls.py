@@ -141,7 +141,9 @@ class Calls:
         region = self._regions.own
         if self._directory.serves(region):
             return ""
-        return self._directory.why_nobody(region) if self._directory.addresses(region) else self._why_no_address()
+        if not self._directory.addresses(region):
+            return self._why_no_address()
+        return f"{self._directory.why_nobody(region)} Where to look: {self._directory.source.advice}."
 
     async def place(self, caller: Caller, offer: Offer) -> PlacedCall:
         """Get an offer answered.
@@ -269,8 +271,13 @@ class Calls:
         if lacking and lacking == tried:
             raise unavailable("no_backend", f"No transceiver here has the backend {request.backend!r}.")
         why = self._directory.why_nobody(region)
-        log.warning(
-            "no transceiver took the call", tried=[str(route) for route in tried], tenant=request.tenant, why=why
+        # Another region may take it: whether nobody did is `steering`'s to say.
+        log.info(
+            "no transceiver here took the call",
+            tried=[str(route) for route in tried],
+            tenant=request.tenant,
+            why=why,
+            look=self._directory.source.advice,
         )
         raise unavailable("no_transceiver", why)
 

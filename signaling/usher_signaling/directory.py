@@ -25,6 +25,7 @@ MAX_QUESTIONS = 64
 """Load questions under way at once."""
 MAX_CLOSINGS = 16
 """The same of offers being closed, which must not hold up the loads."""
+SILENT = "does not answer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +111,15 @@ class Directory:
         return any(self.placement.is_live(route, now) for group in self._in_order(region) for route in group)
 
     def why_nobody(self, region: str) -> str:
-        """Why no transceiver takes a new call of a region: what is known of them, and what to do."""
+        """Why no transceiver takes a new call of a region: what is known of them, in words for a caller."""
         table, now = self.source.table, self._now()
         in_region = {route for group in self._in_order(region) for route in group}
         kinds = {self._why_not(route, entry, in_region, now) for route, entry in table.items()}
-        known = f"Every transceiver here {_any_of(sorted(kinds))}." if kinds else "No transceiver is known here."
-        return f"{known} Try again soon; {self.source.advice}."
+        if not kinds:
+            return "No transceiver is known here. Try again soon."
+        if kinds == {SILENT}:
+            return "No transceiver here answers. Try again soon."
+        return f"Every transceiver here {_any_of(sorted(kinds - {SILENT}) + sorted(kinds & {SILENT}))}. Try again soon."
 
     def _why_not(self, route: Route, entry: Transceiver, in_region: Collection[Route], now: float) -> str:
         report = self.placement.last_report(route, now) if self.placement.is_fresh(route, now) else None
@@ -126,7 +130,7 @@ class Directory:
         if route not in in_region:
             return "is of a region or of relays that are not for this call"
         if report is None:
-            return "does not answer"
+            return SILENT
         return "did not take it in time" if report.load.accepts else "is full"
 
     def why_no_address(self) -> str:

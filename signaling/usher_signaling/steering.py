@@ -10,7 +10,9 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+
+import structlog
 
 from usher_signaling.auth import Caller
 from usher_signaling.calls import MIN_ATTEMPT_S, Calls, Offer, PlacedCall
@@ -23,6 +25,11 @@ from usher_signaling.peer_regions.peers import PassedOverError, Peers
 from usher_signaling.regions import Regions
 from usher_signaling.settings import SignalingSettings
 
+log = structlog.get_logger()
+
+TOLD_S = 60.0
+"""Between two lines of the log about the seal keys of one region."""
+
 
 @dataclass(frozen=True, slots=True)
 class Steering:
@@ -34,6 +41,7 @@ class Steering:
     peers: Peers
     metrics: Metrics
     now: Callable[[], float]
+    _told: dict[str, float] = field(default_factory=dict)
 
     async def place(
         self, caller: Caller, offer: Offer, passed: Passed, origin: Origin | None
@@ -47,6 +55,7 @@ class Steering:
         except ApiError as error:
             if error.code == "no_transceiver":
                 self.metrics.placements.labels("nobody").inc()
+                log.warning("nobody took the call", tenant=caller.tenant, why=error.message)
             raise
 
     async def _place_somewhere(self, caller: Caller, offer: Offer, passed: Passed) -> PlacedCall | PeerAnswer:
@@ -62,7 +71,9 @@ class Steering:
             try:
                 if place == HERE:
                     return await self.calls.place(caller, replace(offer, within=share))
-                return await self.peers.offer(place, passed, offer.region, min(share, settings.region_timeout))
+                answer = await self.peers.offer(place, passed, offer.region, min(share, settings.region_timeout))
+                self._look_at_seal(place, caller, answer)
+                return answer
             except PassedOverError as error:
                 refusal = refusal or error.refusal
             except ApiError as error:
@@ -70,6 +81,19 @@ class Steering:
                     raise
                 refusal = error  # our own words are of more use to our operators
         raise _last_word(refusal)
+
+    def _look_at_seal(self, region: str, caller: Caller, answer: PeerAnswer) -> None:
+        """Tell the log of a region whose call ids are closed to us: nobody could look at its calls from here."""
+        try:
+            self.calls.open(caller, answer.headers.get("Location", "").rpartition("/")[2])
+        except ApiError:
+            now = self.now()
+            if now - self._told.get(region, float("-inf")) >= TOLD_S:
+                self._told[region] = now
+                log.warning(
+                    "another region sealed a call id that no key here opens: give its seal keys by --region-keys-file",
+                    region=region,
+                )
 
 
 def _last_word(refusal: ApiError | None) -> ApiError:

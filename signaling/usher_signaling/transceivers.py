@@ -54,7 +54,7 @@ class TransceiverSource(Protocol):
 class RouteFile:
     """See TransceiverSource. The file may come later: the transceivers may still be starting."""
 
-    advice = "whoever runs this server sees to it that those of its route file run, as `usher up` does"
+    advice = "the log of `usher up`, or the transceivers of the route file"
 
     def __init__(self, path: Path) -> None:
         self._file = WatchedFile(path, parse_route_file, "route file", until_there=RouteTable())
@@ -91,7 +91,7 @@ class RouteFile:
 class WatchedPods:
     """See TransceiverSource."""
 
-    advice = "whoever runs this server sees why in `kubectl get tpool,pods`"
+    advice = "`kubectl get tpool,pods`"
 
     def __init__(self, watch: PodWatch) -> None:
         self._watch = watch

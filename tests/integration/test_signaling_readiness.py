@@ -186,9 +186,9 @@ async def test_in_kubernetes_a_call_without_transceivers_is_told_where_to_look(a
 
         await until(has_address)
         message = assert_error(await place(stack.client), 503, "no_transceiver")["message"]
-    assert message.startswith("No transceiver is known here. Try again soon;")
-    assert "kubectl get tpool,pods" in message
-    assert "usher up" not in message
+        why = (await probe(stack))[1]["why_no_call"]
+    assert message == "No transceiver is known here. Try again soon."
+    assert why == f"{message} Where to look: `kubectl get tpool,pods`."
 
 
 async def test_a_replica_that_has_not_asked_the_listed_transceivers_yet_leaves_calls_to_others(

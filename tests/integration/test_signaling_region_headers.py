@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from pathlib import Path
 from typing import Any
 
 import h11
 import httpx
 import pytest
+from structlog.testing import capture_logs
 
 from tests.signaling_fakes import API_KEY, OFFER, assert_error, place
 from tests.signaling_regions import Region, World, world
@@ -89,3 +92,37 @@ async def test_headers_of_another_region_come_back_only_as_they_can_be_sent(tmp_
         placed = await place_from_eu(both)
         assert (placed.status_code, placed.headers["location"]) == (201, location)
         assert not {"etag", "accept-post"} & set(placed.headers)
+
+
+async def test_call_ids_that_no_key_here_opens_are_told_to_the_log_once(tmp_path: Path) -> None:
+    def own_key(folder: Path, name: str) -> dict[str, Any]:
+        key = {"id": 1, "key": base64.b64encode(name.encode().ljust(32)).decode()}
+        (folder / "keys.json").write_text(json.dumps({"version": 1, "seal": [key]}))
+        return {}
+
+    for prepare, expected in ((own_key, 1), (None, 0)):
+        folder = tmp_path / str(expected)
+        folder.mkdir()
+        async with world(folder, prepare=prepare) as both:
+            with capture_logs() as entries:
+                for _ in range(3):
+                    assert (await place_from_eu(both)).status_code == 201
+        told = [entry for entry in entries if "sealed a call id" in entry["event"]]
+        assert [(entry["log_level"], entry["region"]) for entry in told] == [("warning", "eu")] * expected
+
+
+async def test_that_no_transceiver_takes_a_call_is_a_warning_only_where_no_other_region_takes_it(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path) as both:
+        both.fakes["us"].dead = True
+        with capture_logs() as entries:
+            assert (await place(both["us"])).status_code == 201
+        told = {entry["event"]: entry["log_level"] for entry in entries}
+        assert told["no transceiver here took the call"] == "info"
+        assert "nobody took the call" not in told
+        both.fakes["eu"].dead = True
+        with capture_logs() as entries:
+            message = assert_error(await place(both["us"]), 503, "no_transceiver")["message"]
+        assert ("nobody took the call", "warning") in {(entry["event"], entry["log_level"]) for entry in entries}
+        assert "route file" not in message
