@@ -136,6 +136,17 @@ def test_a_lost_route_file_changes_nothing_but_the_age_of_the_table(
         assert relay.log_text().count('"file lost"') == 2, "one line per change of state"
 
 
+def test_the_log_warns_of_a_peer_that_has_routes_here_and_no_key_of_a_trunk(
+    tmp_path: Path, pod: FakeTransceiver
+) -> None:
+    cluster = pod.route.cluster
+    peer = {"cluster": cluster, "endpoints": [{"address": "127.0.0.1:9"}]}
+    (tmp_path / "peers.json").write_text(json.dumps({"version": 1, "peers": [peer]}))
+    with relay_process(tmp_path, "--engine", "python", "--peers-file", str(tmp_path / "peers.json")) as relay:
+        until(lambda: f"no hop key for the trunk to cluster {cluster}: run" in relay.log_text(), "no key")
+        until(lambda: f"cluster {cluster} has routes here and stands in the peers file" in relay.log_text(), "ours")
+
+
 def test_a_pod_that_moves_is_followed(tmp_path: Path, net: Network, pod: FakeTransceiver) -> None:
     with relay_process(tmp_path) as relay:
         client = net.client(relay.udp)
