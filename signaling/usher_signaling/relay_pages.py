@@ -23,7 +23,7 @@ from usher_signaling.metrics import Metrics
 TIMEOUT_S = 2.0
 """For a relay with both of its pages, waiting for its turn included: a dead one costs the page no more."""
 MAX_UNDER_WAY = 16
-"""Relays being asked at once, all viewers of the fleet together."""
+"""Relays being asked at once, all viewers of the fleet together. As many again for all traces: they hold up nobody."""
 MAX_TRACES = 2
 """Calls that are traced at once: each reads two pages of every relay, 128 MiB of 64 relays at worst."""
 TRACE_WAIT_S = 2.0
@@ -79,6 +79,7 @@ class RelayPages:
         self._timeout = timeout
         self._turns = asyncio.Semaphore(MAX_UNDER_WAY)
         self._traces = asyncio.Semaphore(MAX_TRACES)
+        self._trace_turns = asyncio.Semaphore(MAX_UNDER_WAY)
         # A client of its own: the internal token is not for relays.
         self._http = httpx.AsyncClient(transport=transport, trust_env=False, follow_redirects=False, timeout=timeout)
 
@@ -107,7 +108,7 @@ class RelayPages:
     async def _ways(self, admin: str, path: SessionPath) -> RelayWays | None:
         limit = f"limit={MAX_ENTRIES}"
         try:
-            async with asyncio.timeout(self._timeout), self._turns:
+            async with asyncio.timeout(self._timeout), self._trace_turns:
                 has_flows, flows = await self._page(f"{admin}/flows?{limit}")
                 has_routes, routes = await self._page(f"{admin}/routes?{limit}")
             return read_ways(path, flows, routes) if has_flows and has_routes else None

@@ -15,7 +15,7 @@ from usher_core.internal_api import SessionPath
 from usher_signaling.errors import ApiError
 from usher_signaling.hops import RelayWays, hops_of, read_ways
 from usher_signaling.metrics import Metrics
-from usher_signaling.relay_pages import MAX_PAGE, RelayPages
+from usher_signaling.relay_pages import MAX_PAGE, MAX_UNDER_WAY, RelayPages
 
 PATH = SessionPath(listener=1, cluster=2, pod=17, worker=0)
 
@@ -147,3 +147,21 @@ def test_two_calls_are_traced_at_once_and_further_ones_wait_or_are_refused() -> 
 
     run_virtual(run())
     assert (most, metrics.traces_refused._value.get()) == (2, 4)
+
+
+def test_traces_of_relays_that_hang_do_not_hold_up_the_fleet() -> None:
+    async def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path in ("/flows", "/routes"):
+            await asyncio.sleep(60)
+        return httpx.Response(200, text="ready")
+
+    async def run() -> None:
+        names = [f"http://relay-{number}" for number in range(2 * MAX_UNDER_WAY)]
+        relays = RelayPages(names, Metrics(), httpx.MockTransport(answer))
+        tracing = [asyncio.create_task(relays.trace(PATH)) for _ in range(10)]
+        await asyncio.sleep(0.1)
+        assert all(relay.ready for relay in await relays.read())
+        await asyncio.gather(*tracing, return_exceptions=True)
+        await relays.close()
+
+    run_virtual(run())
