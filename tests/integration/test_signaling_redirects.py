@@ -36,7 +36,7 @@ async def test_tokens_go_to_nobody_that_a_redirect_names(
     async def redirect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         came.append(await reader.readuntil(b"\r\n\r\n"))
         port = writer.get_extra_info("sockname")[1]
-        answer = f"HTTP/1.1 {status} Moved\r\nLocation: http://127.0.0.1:{port}/steal\r\nContent-Length: 0\r\n\r\n"
+        answer = f"HTTP/1.1 {status} Moved\r\nLocation: ws://127.0.0.1:{port}/steal\r\nContent-Length: 0\r\n\r\n"
         writer.write(answer.encode())
         writer.close()
 
