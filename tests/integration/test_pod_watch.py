@@ -181,9 +181,8 @@ async def test_a_server_that_is_away_leaves_the_table_and_its_age_grows(api: Kub
         api.is_down = True
         api.close_watches()
         await until(lambda: (published.watch.status().age or 0) > 0.3, "the age")
-        status = published.watch.status()
-        assert status.loaded
-        assert "503" in status.fault
+        await until(lambda: "503" in published.watch.status().fault, "what is wrong")
+        assert published.watch.status().loaded
         assert published.pods == {1}
         tables = len(published.tables)
         api.remove("Pod", "voice", "a", force=True)
