@@ -236,6 +236,7 @@ def run(seed: int) -> World:
     return world
 
 
+@pytest.mark.timeout(180)
 @given(st.integers(0, 1 << 32))
 def test_both_engines_do_the_same_at_both_ends_of_a_trunk(seed: int) -> None:
     run(seed)
