@@ -11,7 +11,7 @@ NATIVE := $(VENV)/.native
 PYTEST := $(BIN)/python -m pytest
 
 JOBS    ?= 5# test processes at a time; they wait more than they compute
-LIVE    ?= 4# the same for whole programs and calls, which have to keep up
+LIVE    ?= 3# the same for whole programs and calls, which have to keep up
 SECONDS ?= 10# per fuzz target
 ARGS    ?=# passed on by `make up` and `make e2e`
 

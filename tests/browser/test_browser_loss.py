@@ -11,7 +11,7 @@ from tests.integration.udp_proxy import UdpProxy, Weather
 
 __all__ = ["bare_page", "plain_browser"]  # fixtures
 
-pytestmark = [pytest.mark.programs, pytest.mark.needs("chromium"), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.timed, pytest.mark.needs("chromium"), pytest.mark.asyncio(loop_scope="module")]
 
 LOSS = 0.1
 THROUGH_PROXY = """(proxy) => {

@@ -19,7 +19,7 @@ from tests.realtime_connection import Behaviour, Connection
 from tests.realtime_response import FunctionCall, Speech
 from tests.realtime_server import RealtimeServer
 
-pytestmark = [pytest.mark.programs, pytest.mark.needs("chromium", "node"), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.timed, pytest.mark.needs("chromium", "node"), pytest.mark.asyncio(loop_scope="module")]
 
 MODEL = "gpt-realtime-of-page"
 OLD, NEW = 600.0, 1000.0

@@ -9,7 +9,7 @@ from playwright.async_api import Page, expect
 from tests.browser.stack import Stack, usher_up
 from tests.browser.test_browser_page import press_and_wait
 
-pytestmark = [pytest.mark.programs, pytest.mark.needs("chromium"), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.timed, pytest.mark.needs("chromium"), pytest.mark.asyncio(loop_scope="module")]
 
 WAN_MS = 40
 

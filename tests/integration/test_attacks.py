@@ -30,7 +30,7 @@ from usher_core.datagram import DatagramClass, classify
 from usher_core.ids import ClientPath, pack_address
 from usher_core.rtp import is_rtcp
 
-pytestmark = pytest.mark.programs
+pytestmark = pytest.mark.timed
 
 VICTIM_SECONDS = 2.5
 LONGEST_GAP_S = 0.2

@@ -18,7 +18,7 @@ from tests.relay_network import RelayProcess, relay_process
 from tests.trunk_rig import TRUNK_KEY
 from usher_core.keys import HopKey, KeyFile, KeyState
 
-pytestmark = [pytest.mark.programs, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.timed, pytest.mark.timeout(120)]
 
 HOME, INGRESS = 1, 9
 HOMES = 2
@@ -125,7 +125,6 @@ def gaps(result: dict[str, Any]) -> list[float]:
     return sorted(call["longest_gap_ms"] for call in result["calls"])
 
 
-@pytest.mark.timed
 def test_calls_enter_at_another_cluster_and_sound_right(fleet: Fleet, trunk: Trunk) -> None:
     with calling(fleet.url, "--count=10", "--seconds=3", f"--via={trunk.ingress.udp}") as caller:
         result = caller.result()

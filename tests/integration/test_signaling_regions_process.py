@@ -109,7 +109,9 @@ class Region:
 
 
 def write_files(*regions: Region) -> None:
-    table = [{"name": each.name, "url": each.url, "clusters": [each.cluster]} for each in regions if each.url]
+    # Before a region runs nobody knows its port.
+    urls = {each.name: each.url or "http://127.0.0.1:1" for each in regions}
+    table = [{"name": each.name, "url": urls[each.name], "clusters": [each.cluster]} for each in regions]
     for region in regions:
         (region.folder / "regions.json").write_text(json.dumps({"version": 1, "regions": table}))
         (region.folder / "region-token").write_text("region-token-of-two-real-regions-0123\n")

@@ -17,7 +17,7 @@ from usher_core.datagram import DatagramClass, classify
 from usher_core.hop import HopType, Record, RecordFlag
 from usher_core.ids import ClientPath
 
-pytestmark = pytest.mark.programs
+pytestmark = pytest.mark.timed
 
 VICTIM_PORT, ATTACKER_PORT = 2000, 3000
 
