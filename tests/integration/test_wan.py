@@ -69,10 +69,17 @@ class Wan:
         return float(sum(each.value for each in samples if each.labels.get("fate") in ("lost", "dropped")))
 
 
+def has_measured(fleet: Fleet) -> bool:
+    """Whether each relay knows how far its transceivers are: it asks them every 5 s."""
+    pages = [httpx.get(f"{relay['admin']}/routes").json()["routes"] for relay in fleet.state()["relays"]]
+    return all(routes and all(route["rtt_ms"] is not None for route in routes) for routes in pages)
+
+
 @pytest.fixture(scope="module")
 def near(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wan]:
     flags = ("--clusters=2", "--ingress=2", "--wan=5ms", "--engine=python")
     with running_fleet(tmp_path_factory.mktemp("near"), *flags) as fleet:
+        wait_until(lambda: has_measured(fleet), 15, "each relay has timed its transceivers")
         yield Wan(fleet, 5)
 
 
@@ -81,6 +88,7 @@ def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wan]:
     with running_fleet(
         tmp_path_factory.mktemp("far"), "--clusters=2", "--ingress=2", "--wan=150ms", "--relays=2"
     ) as up:
+        wait_until(lambda: has_measured(up), 15, "each relay has timed its transceivers")
         yield Wan(up, 150)
 
 
