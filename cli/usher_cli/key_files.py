@@ -58,12 +58,17 @@ def make_key_files(clusters: Sequence[int], now: float) -> dict[str, KeyFile]:
     }
 
 
+def key_file_text(file: KeyFile) -> str:
+    """Return what stands in a key file."""
+    return file.model_dump_json(indent=2) + "\n"
+
+
 def write_key_files(directory: Path, clusters: Sequence[int], now: float) -> list[Path]:
     """Write fresh key files and an internal token into `directory`, mode 0600; return their paths.
 
     Raises LocalError when one of them exists already (nothing is written then), or the directory can't be written.
     """
-    texts = {name: keys.model_dump_json(indent=2) + "\n" for name, keys in make_key_files(clusters, now).items()}
+    texts = {name: key_file_text(keys) for name, keys in make_key_files(clusters, now).items()}
     texts[TOKEN_FILE] = secrets.token_urlsafe(_TOKEN_BYTES) + "\n"
     for name in texts:
         if (directory / name).exists():

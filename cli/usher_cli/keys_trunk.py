@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from usher_cli.help_flags import HELP_FLAGS
-from usher_cli.key_files import CLOCK_SKEW_S, read_key_file
+from usher_cli.key_files import CLOCK_SKEW_S, key_file_text, read_key_file
 from usher_cli.up.atomic_file import write_atomically
 from usher_core.errors import LocalError
 from usher_core.hop import HOP_KEY_LENGTH
@@ -19,7 +19,8 @@ from usher_core.keys import HopKey, IceKey, KeyFile, KeyState
 
 CLUSTER = click.IntRange(1, MAX_CLUSTER)
 FILE = click.Path(path_type=Path)
-_IDS = range(1, 256)
+IDS = range(1, 256)
+"""Of hop keys."""
 
 
 @click.command(context_settings=HELP_FLAGS)
@@ -46,7 +47,7 @@ def trunk(home: Path, home_cluster: int, ingress: Path, ingress_cluster: int, *,
     for path, made in zip(
         (home, ingress), join(*files, home_cluster, ingress_cluster, time.time(), with_passwords), strict=True
     ):
-        write_atomically(path, made.model_dump_json(indent=2) + "\n")
+        write_atomically(path, key_file_text(made))
         (*_, added) = made.hop
         click.echo(f"{path}: hop key {added.id}, {added.state.value}")
 
@@ -70,7 +71,7 @@ def join(
             "see `usher keys show`",
         )
     taken = {key.id for file in (home, ingress) for key in file.hop}
-    number = next((number for number in _IDS if number not in taken), None)
+    number = next((number for number in IDS if number not in taken), None)
     if number is None:
         raise LocalError("all 255 ids of hop keys are taken", "delete those that are retired")
     key, since = secrets.token_bytes(HOP_KEY_LENGTH), max(0, int(now) - CLOCK_SKEW_S)

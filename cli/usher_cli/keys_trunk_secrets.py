@@ -20,16 +20,16 @@ from typing import Any
 import click
 
 from usher_cli.help_flags import HELP_FLAGS
-from usher_cli.key_files import CLOCK_SKEW_S, read_key_file
-from usher_cli.keys_trunk import CLUSTER, FILE, shared_ice_keys
+from usher_cli.key_files import CLOCK_SKEW_S, key_file_text, read_key_file
+from usher_cli.keys_trunk import CLUSTER, FILE, IDS, shared_ice_keys
 from usher_cli.up.atomic_file import write_atomically
 from usher_core.errors import LocalError
 from usher_core.hop import HOP_KEY_LENGTH
 from usher_core.keys import HopKey, IceKey, KeyFile, KeyState, parse_key_file
+from usher_operator.names import APP, KEYS_FILE, NAME_LABEL, RELAY_KEYS_SECRET
 
 HOME_FILE = "home.json"
 INGRESS_FILE = "ingress.json"
-_KEYS = "keys.json"
 _NAME = "usher-trunk-{cluster}"
 """Of a Secret, with the cluster at the other end."""
 _MAX_KEYS = 8
@@ -113,7 +113,8 @@ def trunk_keys(known: tuple[HopKey, ...], now: float, more_in: float | None) -> 
         raise LocalError(f"the trunk has {len(kept)} keys already", "wait until the newest is used")
     since = int(now) - CLOCK_SKEW_S if not kept else int(now + (more_in or 0))
     # Drawn, since other trunks of either side have ids, too, and one id is for 8 of them at most.
-    number = secrets.choice([each for each in range(1, 256) if each not in {key.id for key in known}])
+    taken = {key.id for key in known}
+    number = secrets.choice([each for each in IDS if each not in taken])
     made = HopKey(id=number, scope="local", key=secrets.token_bytes(HOP_KEY_LENGTH), not_before=max(0, since))
     return (*kept, made)
 
@@ -151,20 +152,21 @@ def _read(path: Path) -> KeyFile:
     if not isinstance(found, dict) or found.get("kind") != "Secret":
         return read_key_file(path)
     try:
-        return parse_key_file(base64.b64decode(found["data"][_KEYS], validate=True).decode())
+        return parse_key_file(base64.b64decode(found["data"][KEYS_FILE], validate=True).decode())
     except (KeyError, TypeError, binascii.Error, UnicodeDecodeError):
-        raise LocalError(f"the Secret in {path} has no {_KEYS}", "take the one of relays, usher-relay-keys") from None
+        raise LocalError(
+            f"the Secret in {path} has no {KEYS_FILE}", f"take the one of relays, {RELAY_KEYS_SECRET}"
+        ) from None
 
 
 def _secret(other: int, hops: tuple[HopKey, ...], ice: tuple[IceKey, ...]) -> str:
     """Return one side's Secret; `other` is the cluster at the other end."""
     file = KeyFile(version=1, ice=ice, hop=tuple(key.model_copy(update={"scope": other}) for key in hops))
-    text = file.model_dump_json(indent=2) + "\n"
     secret: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": _NAME.format(cluster=other), "labels": {"app.kubernetes.io/name": "usher"}},
+        "metadata": {"name": _NAME.format(cluster=other), "labels": {NAME_LABEL: APP}},
         "type": "Opaque",
-        "data": {_KEYS: base64.b64encode(text.encode()).decode("ascii")},
+        "data": {KEYS_FILE: base64.b64encode(key_file_text(file).encode()).decode("ascii")},
     }
     return json.dumps(secret, indent=2) + "\n"

@@ -20,6 +20,7 @@ REQUEST_ID_LIFE_S = 60
 DEFAULT_PAGE = 20
 MAX_PAGE = 100
 """Sessions of one answer of `GET /sessions`."""
+REQUEST_ID = "[A-Za-z0-9_-]{8,64}"
 EVENT_POLICY_HEADER = "Usher-Event-Policy"
 """Of `GET /sessions/{id}/events`: the observer's policy, as JSON; none is no limit."""
 RELAY_IDLE_S = 10.0
@@ -55,7 +56,7 @@ class CreateSession(_Model):
     `request_id` makes it idempotent for 60 s: the same id gets the same answer, not a second session.
     """
 
-    request_id: str = Field(pattern=r"^[A-Za-z0-9_-]{8,64}$")
+    request_id: str = Field(pattern=rf"^{REQUEST_ID}$")
     offer: str = Field(max_length=MAX_SDP)
     advertise: tuple[AdvertisedAddress, ...] = Field(min_length=1, max_length=16)
     tenant: str = Field(max_length=64, description="who placed the call; the id, never a key")

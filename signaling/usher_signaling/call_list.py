@@ -10,8 +10,6 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import structlog
@@ -19,8 +17,8 @@ import structlog
 from usher_core.internal_api import SessionInfo, SessionList
 from usher_core.routes import Transceiver
 from usher_signaling.directory import Directory
-from usher_signaling.errors import unavailable
 from usher_signaling.transceiver_client import TransceiverClient, TransceiverError
+from usher_signaling.turns import turn
 
 log = structlog.get_logger()
 
@@ -55,7 +53,7 @@ class CallList:
     async def page(self, tenant: str, limit: int, after: str = FIRST) -> CallPage:
         """Return the first `limit` calls whose session id is greater than `after`. Raises ApiError 503 when busy."""
         entries = [entry for entry in self._directory.transceivers.values() if entry.http]
-        async with self._turn():
+        async with turn(self._lists, LIST_S, "Too many lists are being made here. Try again soon."):
             tasks = {entry: asyncio.create_task(self._ask(entry, tenant, limit, after)) for entry in entries}
             if tasks:
                 await asyncio.wait(tasks.values(), timeout=LIST_S)
@@ -67,18 +65,6 @@ class CallList:
         found.sort(key=lambda call: call[1].session_id)
         has_more = len(found) > limit or any(page.has_more for page in answers.values())
         return CallPage(tuple(found[:limit]), has_more, len(entries) - len(answers))
-
-    @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
-        try:
-            async with asyncio.timeout(LIST_S):
-                await self._lists.acquire()
-        except TimeoutError:
-            raise unavailable("too_many_requests", "Too many lists are being made here. Try again soon.") from None
-        try:
-            yield
-        finally:
-            self._lists.release()
 
     async def _ask(self, entry: Transceiver, tenant: str, limit: int, after: str) -> SessionList | None:
         async with self._questions:

@@ -119,7 +119,8 @@ class Directory:
             return "No transceiver is known here. Try again soon."
         if kinds == {SILENT}:
             return "No transceiver here answers. Try again soon."
-        return f"Every transceiver here {_any_of(sorted(kinds - {SILENT}) + sorted(kinds & {SILENT}))}. Try again soon."
+        in_order = sorted(kinds, key=lambda kind: (kind == SILENT, kind))
+        return f"Every transceiver here {_any_of(in_order)}. Try again soon."
 
     def _why_not(self, route: Route, entry: Transceiver, in_region: Collection[Route], now: float) -> str:
         report = self.placement.last_report(route, now) if self.placement.is_fresh(route, now) else None

@@ -93,6 +93,13 @@ def is_region(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
+def check_region(name: str) -> str:
+    """Return the name of a region. Raises ValueError that says what was expected."""
+    if not is_region(name):
+        raise ValueError(f"{name!r} is no region: 1 to 64 letters, digits and . _ - are, as in eu-west-1")
+    return name
+
+
 def tried_last(groups: Sequence[list[ItemT]], tried: Collection[ItemT]) -> list[list[ItemT]]:
     """Put the groups that have cost a request `REGION_TRIES` tries behind the others."""
     return sorted(groups, key=lambda group: sum(item in tried for item in group) >= REGION_TRIES)

@@ -16,9 +16,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from usher_core.errors import RemoteError
 from usher_core.internal_api import SessionPath
-from usher_signaling.errors import unavailable
+from usher_signaling.errors import ApiError
 from usher_signaling.hops import Hop, RelayWays, hops_of, read_ways
 from usher_signaling.metrics import Metrics
+from usher_signaling.turns import turn
 
 TIMEOUT_S = 2.0
 """For a relay with both of its pages, waiting for its turn included: a dead one costs the page no more."""
@@ -94,15 +95,11 @@ class RelayPages:
     async def trace(self, path: SessionPath) -> list[Hop]:
         """Return the hops of a call; what no relay tells is not known. Raises ApiError 503 while others are traced."""
         try:
-            async with asyncio.timeout(TRACE_WAIT_S):
-                await self._traces.acquire()
-        except TimeoutError:
+            async with turn(self._traces, TRACE_WAIT_S, "Other calls are being traced; try again soon."):
+                ways = await asyncio.gather(*(self._ways(admin, path) for admin in self._admins))
+        except ApiError:
             self._metrics.traces_refused.inc()
-            raise unavailable("too_many_requests", "Other calls are being traced; try again soon.") from None
-        try:
-            ways = await asyncio.gather(*(self._ways(admin, path) for admin in self._admins))
-        finally:
-            self._traces.release()
+            raise
         return hops_of([each for each in ways if each is not None])
 
     async def _ways(self, admin: str, path: SessionPath) -> RelayWays | None:

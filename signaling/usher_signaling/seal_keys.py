@@ -37,7 +37,7 @@ class SealKeys:
     def __call__(self) -> Sealer:
         """Return the sealer now."""
         found = [file.value for file in self.files]
-        if any(new is not known for new, known in zip(found, self._seen, strict=False)) or not self._seen:
+        if found != self._seen:
             own, *others = found
             self._sealer = Sealer(own, [key for keys in others for key in keys])
             self._seen = found

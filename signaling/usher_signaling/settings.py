@@ -17,7 +17,7 @@ from usher_core.internal_api import AdvertisedAddress
 from usher_core.route_settings import MAX_NAMESPACES, RouteSettings, check_namespaces
 from usher_core.settings import HostPort, RedisUrl, TextList
 from usher_signaling.jwt_keys import ALGORITHMS
-from usher_signaling.regions import EVERYBODY_ELSE, Network, RegionalAddress, Regions, is_region
+from usher_signaling.regions import EVERYBODY_ELSE, Network, RegionalAddress, Regions, check_region, is_region
 
 MAX_ADVERTISED = 16
 MAX_RELAY_ADMINS = 64
@@ -296,9 +296,7 @@ class SignalingSettings(RouteSettings):
     @field_validator("region")
     @classmethod
     def _is_region(cls, value: str) -> str:
-        if value and not is_region(value):
-            raise ValueError(f"{value!r} is no region: 1 to 64 letters, digits and . _ - are, as in eu-west-1")
-        return value
+        return check_region(value) if value else value
 
     @field_validator("region_header")
     @classmethod

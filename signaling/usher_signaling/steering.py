@@ -44,9 +44,9 @@ class Steering:
     _told: dict[str, float] = field(default_factory=dict)
 
     async def place(
-        self, caller: Caller, offer: Offer, passed: Passed, origin: Origin | None
+        self, caller: Caller, offer: Offer, passed: Callable[[], Passed], origin: Origin | None
     ) -> PlacedCall | PeerAnswer:
-        """Get an offer answered, here or by a peer, which gets the request as `passed`. Raises ApiError."""
+        """Get an offer answered, here or by a peer, which gets the request that `passed` makes. Raises ApiError."""
         if origin is not None:
             within = self.settings.answer_deadline if origin.within is None else origin.within
             return await self.calls.place(caller, replace(offer, within=within, request_id=origin.request_id))
@@ -58,7 +58,9 @@ class Steering:
                 log.warning("nobody took the call", tenant=caller.tenant, why=error.message)
             raise
 
-    async def _place_somewhere(self, caller: Caller, offer: Offer, passed: Passed) -> PlacedCall | PeerAnswer:
+    async def _place_somewhere(
+        self, caller: Caller, offer: Offer, passed: Callable[[], Passed]
+    ) -> PlacedCall | PeerAnswer:
         table, settings = self.peers.table(), self.settings
         places = itinerary(self.regions, table, offer.region, here_first=settings.region_here_first)
         deadline = self.now() + settings.answer_deadline
@@ -71,7 +73,7 @@ class Steering:
             try:
                 if place == HERE:
                     return await self.calls.place(caller, replace(offer, within=share))
-                answer = await self.peers.offer(place, passed, offer.region, min(share, settings.region_timeout))
+                answer = await self.peers.offer(place, passed(), offer.region, min(share, settings.region_timeout))
                 self._look_at_seal(place, caller, answer)
                 return answer
             except PassedOverError as error:

@@ -222,7 +222,7 @@ async def signaling_metrics(folder: Path) -> list[Metric]:
             metrics.limited.labels(limit)
         outcomes = {"answered", "cancelled", "own_fault", "refused", PeerError.outcome, PeerTimedOutError.outcome}
         for kind in called_with(peers, "_for_caller", 1) | called_with(peers, "_books", 1) | {"close"}:
-            for outcome in outcomes | called_with(peers, "_passed_over", 1):
+            for outcome in outcomes | called_with(peers, "labels", 2):
                 metrics.region_forwards.labels("eu", kind, outcome)
         for outcome in called_with(peers, "labels") | {origin.WRONG_TOKEN, origin.INVALID_FORWARD}:
             metrics.from_regions.labels(outcome)

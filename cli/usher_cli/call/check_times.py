@@ -21,9 +21,9 @@ class CheckTimes:
 
     def __init__(self, connection: RTCPeerConnection) -> None:
         transport = connection.getTransceivers()[0].sender.transport.transport
-        self._connection: ice.Connection = transport._connection  # noqa: SLF001
+        below: ice.Connection = transport._connection  # noqa: SLF001
         self._times: deque[float] = deque(maxlen=MAX_TIMES)
-        for pair in self._connection._nominated.values():  # noqa: SLF001
+        for pair in below._nominated.values():  # noqa: SLF001
             self._watch(pair.protocol)
 
     def least(self) -> float | None:

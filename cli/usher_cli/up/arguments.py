@@ -10,18 +10,13 @@ from usher_cli.up.addresses import advertised_addresses
 from usher_cli.up.places import ANY_PORT, Places
 from usher_cli.up.pod_ids import PodIds
 from usher_cli.up.run_directory import RunDirectory
-from usher_cli.up.settings import UpSettings
+from usher_cli.up.settings import UpSettings, region_name
 from usher_core.ids import split_host_port
 
 _BUILT_IN_BACKENDS = ("echo", "parrot")
 """What a caller may choose beside `--backend`."""
 _KEYS_FILE = "USHER_API_KEYS_FILE"
 """Reaches signaling through the environment; then it is not keyless."""
-
-
-def region_name(region: int) -> str:
-    """Return the name of a region, counted from 1."""
-    return f"region-{region}"
 
 
 class Arguments:

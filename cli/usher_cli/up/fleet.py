@@ -19,14 +19,14 @@ from typing import Any
 import structlog
 
 from usher_cli.up import child
-from usher_cli.up.arguments import Arguments, region_name
+from usher_cli.up.arguments import Arguments
 from usher_cli.up.atomic_file import write_atomically
 from usher_cli.up.log_writer import LogWriter
 from usher_cli.up.members import Member, Members
 from usher_cli.up.places import Places
 from usher_cli.up.readiness import wait_until_calls_succeed
 from usher_cli.up.run_directory import RunDirectory
-from usher_cli.up.settings import UpSettings
+from usher_cli.up.settings import UpSettings, region_name
 from usher_cli.up.supervisor import Post, Supervisor
 from usher_core.errors import LocalError
 
@@ -172,8 +172,9 @@ class Fleet:
 
     def _tell_regions(self) -> None:
         """Say in the log where each region is, and how a call goes from one to another."""
-        for region in self._state().get("regions", []):
-            _log.info("region", **region)
+        if self._settings.regions > 1:
+            for region in self._regions:
+                _log.info("region", **self._region_state(region))
 
     def _state(self) -> dict[str, Any]:
         places = self._places

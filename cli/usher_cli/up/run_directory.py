@@ -20,11 +20,13 @@ from usher_cli.key_files import (
     SIGNALING_FILE,
     TOKEN_FILE,
     TRANSCEIVER_FILE,
+    key_file_text,
     read_key_file,
     write_key_files,
 )
 from usher_cli.keys_trunk import join
 from usher_cli.up.atomic_file import write_atomically
+from usher_cli.up.settings import region_name
 from usher_core.errors import LocalError
 from usher_core.peers import Endpoint, Peer, PeerFile
 from usher_core.routes import RouteFile, Transceiver
@@ -106,11 +108,11 @@ class RunDirectory:
 
     @property
     def routes(self) -> str:
-        return str(self.path / "routes.json")
+        return RegionFiles(self.path).routes
 
     def of(self, region: int) -> RegionFiles:
         """Return the files of a region, counted from 1."""
-        return RegionFiles(self.path if self.regions == 1 else self.path / f"region-{region}")
+        return RegionFiles(self.path if self.regions == 1 else self.path / region_name(region))
 
     def write_routes(self, transceivers: Iterable[Transceiver]) -> None:
         """Replace the route files, which relays and signaling read again. Raises LocalError when one can't be written.
@@ -137,7 +139,7 @@ class RunDirectory:
                     joined = join(relays[home], relays[ingress], home, ingress, now, with_passwords=False)
                     relays[home], relays[ingress] = joined
         for region, keys in relays.items():
-            write_atomically(Path(self.of(region).relay_keys), keys.model_dump_json(indent=2) + "\n")
+            write_atomically(Path(self.of(region).relay_keys), key_file_text(keys))
 
 
 def _write_route_file(path: str, transceivers: Sequence[Transceiver]) -> None:

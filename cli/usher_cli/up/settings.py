@@ -115,6 +115,11 @@ class UpSettings(ProgramSettings):
         return self
 
 
+def region_name(region: int) -> str:
+    """Return the name of a region, counted from 1."""
+    return f"region-{region}"
+
+
 def _moved(address: str, by: int) -> str:
     """Return an address some ports further; port 0 stays."""
     host, port = split_host_port(address)

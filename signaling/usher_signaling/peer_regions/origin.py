@@ -18,6 +18,7 @@ from starlette.datastructures import Headers
 
 from usher_core.decimals import read_decimal
 from usher_core.errors import LocalError
+from usher_core.internal_api import REQUEST_ID
 from usher_signaling.errors import ApiError
 from usher_signaling.regions import is_region
 
@@ -32,8 +33,8 @@ MIN_TOKEN = 32
 MAX_TOKENS = 8
 MAX_DEADLINE_MS = 60_000
 
-_TOKEN = re.compile(r"[!-~]{32,512}")
-_REQUEST_ID = re.compile(r"[A-Za-z0-9_-]{8,64}")
+_TOKEN = re.compile(rf"[!-~]{{{MIN_TOKEN},512}}")
+_REQUEST_ID = re.compile(REQUEST_ID)
 
 
 class RegionTokens:

@@ -73,11 +73,6 @@ class _State:
     full_until: float = float("-inf")
 
 
-@dataclass(slots=True)
-class _Outcome:
-    word: str = "cancelled"
-
-
 @dataclass(frozen=True, slots=True)
 class Peers:
     """All peers. `table` and `tokens` give what the files say now, `now` monotonic seconds."""
@@ -115,16 +110,15 @@ class Peers:
         """
         peer, state, now = self.table().find(name), self._state(name), self.now()
         if peer is None or now < state.full_until or state.under_way >= MAX_UNDER_WAY:
-            raise self._passed_over(name, "skipped")
+            raise self._skipped(name)
         attempt = state.breaker.begin(now)
         if attempt is None:
-            raise self._passed_over(name, "skipped")
+            raise self._skipped(name)
         origin = Origin(region, new_request_id(), within * DEADLINE_SHARE)
         well: bool | None = None
         try:
-            with self._books(name, "offer") as outcome:
+            with self._books(name, "offer"):
                 answer = await self._place(peer, passed, origin, within)
-                outcome.word = "answered"
                 _log_with(name)
                 well = True
                 return answer
@@ -179,17 +173,16 @@ class Peers:
 
     async def _close_request(self, peer: PeerRegion, origin: Origin) -> None:
         try:
-            with self._counted(peer.name, "close") as outcome:
+            with self._counted(peer.name, "close"):
                 await self.client.close_request(peer.url, origin)
-                outcome.word = "answered"
         except (PeerError, ApiError) as error:
             _log_not_closed(peer.name, str(error))
 
     def _state(self, name: str) -> _State:
         return self._states.setdefault(name, _State(Breaker(SystemRandom())))
 
-    def _passed_over(self, name: str, outcome: str) -> PassedOverError:
-        self.metrics.region_forwards.labels(name, "offer", outcome).inc()
+    def _skipped(self, name: str) -> PassedOverError:
+        self.metrics.region_forwards.labels(name, "offer", "skipped").inc()
         return PassedOverError()
 
     @contextlib.contextmanager
@@ -200,9 +193,8 @@ class Peers:
             self.metrics.region_forwards.labels(name, kind, "skipped").inc()
             raise unavailable("too_many_requests", "Too many requests to the region of this call are under way.")
         try:
-            with self._books(name, kind) as outcome:
+            with self._books(name, kind):
                 yield
-                outcome.word = "answered"
         except PeerError as error:
             log.warning("the region of a call did not do as asked", region=name, error=str(error))
             if isinstance(error, PeerTimedOutError):
@@ -210,32 +202,33 @@ class Peers:
             raise ApiError(502, "region_failed", "The region of this call could not be reached, or failed.") from None
 
     @contextlib.contextmanager
-    def _books(self, name: str, kind: str) -> Iterator[_Outcome]:
+    def _books(self, name: str, kind: str) -> Iterator[None]:
         """Take a place, and count what came of it."""
         state = self._state(name)
         state.under_way += 1
         try:
-            with self._counted(name, kind) as outcome:
-                yield outcome
+            with self._counted(name, kind):
+                yield
         finally:
             state.under_way -= 1
 
     @contextlib.contextmanager
-    def _counted(self, name: str, kind: str) -> Iterator[_Outcome]:
-        outcome = _Outcome()
+    def _counted(self, name: str, kind: str) -> Iterator[None]:
+        outcome = "cancelled"
         try:
-            yield outcome
+            yield
+            outcome = "answered"
         except PeerError as error:
-            outcome.word = error.outcome
+            outcome = error.outcome
             raise
         except ApiError:
-            outcome.word = "refused"
+            outcome = "refused"
             raise
         except Exception:
-            outcome.word = "own_fault"
+            outcome = "own_fault"
             raise
         finally:
-            self.metrics.region_forwards.labels(name, kind, outcome.word).inc()
+            self.metrics.region_forwards.labels(name, kind, outcome).inc()
 
 
 def build_peers(

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from usher_core.errors import LocalError, describe
 from usher_core.ids import MAX_CLUSTER
-from usher_signaling.regions import is_region
+from usher_signaling.regions import check_region
 from usher_signaling.settings import parse_base_url
 
 MAX_REGIONS = 64
@@ -35,9 +35,7 @@ class PeerRegion(BaseModel):
     @field_validator("name")
     @classmethod
     def _is_region(cls, value: str) -> str:
-        if not is_region(value):
-            raise ValueError(f"{value!r} is no region: 1 to 64 letters, digits and . _ - are, as in eu-west-1")
-        return value
+        return check_region(value)
 
     @field_validator("url")
     @classmethod

@@ -8,10 +8,11 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
-from usher_signaling.errors import NO_STORE, ApiError, unavailable
+from usher_signaling.errors import NO_STORE, ApiError
 from usher_signaling.peer_regions.client import REQUESTS
 from usher_signaling.peer_regions.origin import is_request_id
 from usher_signaling.services import Services
+from usher_signaling.turns import turn
 
 MAX_CLOSING = 16
 """Closes under way at once: each asks all transceivers, as a round of loads does. Further ones wait for a place."""
@@ -27,15 +28,8 @@ def add_peer_routes(app: FastAPI, services: Services) -> None:
         """End the call that an offer has made, if it has."""
         if services.peers.origin(request.headers) is None or not is_request_id(request_id):
             raise ApiError(404, "not_found", "There is nothing at this address.")
-        try:
-            async with asyncio.timeout(WAIT_S):
-                await places.acquire()
-        except TimeoutError:
-            raise unavailable("too_many_requests", "Too many offers are being closed here.") from None
-        try:
+        async with turn(places, WAIT_S, "Too many offers are being closed here."):
             await services.calls.close_request(request_id)
-        finally:
-            places.release()
         return Response(status_code=204, headers=NO_STORE)
 
     app.add_api_route(f"{REQUESTS}/{{request_id}}", close_request, methods=["DELETE"], include_in_schema=False)

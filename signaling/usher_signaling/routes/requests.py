@@ -50,7 +50,7 @@ async def place(
     where = region(services, request) if origin is None else origin.region
     async with services.limits.call(caller) as slot:
         placed = await services.steering.place(
-            caller, replace(offer, region=where), handed_on(request, body, query_model(request)), origin
+            caller, replace(offer, region=where), lambda: handed_on(request, body, query_model(request)), origin
         )
         if isinstance(placed, PeerAnswer):
             return elsewhere_response(services, placed)
