@@ -10,7 +10,7 @@ STAMP  := $(VENV)/.installed
 NATIVE := $(VENV)/.native
 PYTEST := $(BIN)/python -m pytest
 
-JOBS    ?= 5# test processes at a time; they wait more than they compute
+JOBS    ?= 4# test processes at a time; they wait more than they compute
 LIVE    ?= 3# the same for whole programs and calls, which have to keep up
 SECONDS ?= 10# per fuzz target
 ARGS    ?=# passed on by `make up` and `make e2e`
