@@ -201,18 +201,11 @@ def _with_defaults(part: Schema) -> Schema:
     if "properties" in part:
         result["properties"] = {name: _with_defaults(field) for name, field in part["properties"].items()}
     default = part.get("default")
+    inner = {name: field["default"] for name, field in result.get("properties", {}).items() if "default" in field}
     if isinstance(default, int) or (isinstance(default, str) and default):
         result["default"] = default
         result["description"] += f" Default: {default if isinstance(default, str) else json.dumps(default)}."
-    elif (
-        (default is not None or "default" not in part)
-        and (
-            inner := {
-                name: field["default"] for name, field in result.get("properties", {}).items() if "default" in field
-            }
-        )
-        and set(part.get("required", ())) <= set(inner)
-    ):
+    elif inner and (default is not None or "default" not in part) and set(part.get("required", ())) <= set(inner):
         result["default"] = inner
     return result
 

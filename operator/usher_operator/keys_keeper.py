@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakValueDictionary
 
-from pydantic import ValidationError
-
 from usher_core.decimals import read_decimal
 from usher_core.ids import MAX_CLUSTER
 from usher_operator import names
@@ -23,12 +21,12 @@ from usher_operator.keys.holders import Holder
 from usher_operator.keys.neighbours import neighbours_heard
 from usher_operator.keys.secrets import ALL as KEPT
 from usher_operator.kube import KubeApi
-from usher_operator.loads import PodAnswerError, PodClient, ask_all
-from usher_operator.observe import Observer, Pods, Pool, is_deleting, pod_seen
+from usher_operator.loads import PodClient, answered, ask_all
+from usher_operator.observe import Observer, Pods, Pool, is_deleting, pod_seen, readable_pools
 from usher_operator.plan.keys import FRESH_BYTES, KeysPlan, KeysSeen
 from usher_operator.render.transceiver import keys_secret, token_secret
-from usher_operator.seen import EndpointSeen, PodSeen
-from usher_operator.trunk_looks import ask_relays
+from usher_operator.seen import PodSeen
+from usher_operator.trunk_looks import ask_endpoints
 
 KEYS_EVERY_S = 30.0
 POD_S = 0.02
@@ -154,15 +152,16 @@ class KeysKeeper:
     async def _observe(self, namespace: str, pods_of: Callable[[str], Awaitable[list[PodSeen]]]) -> KeysSeen:
         # The order matters, see KeysSeen: Secrets, then pods, then what they hold.
         found = {name: await self._api.get(Reference("v1", "Secret", namespace, name)) for name in KEPT}
-        relay_pools = await self._pools(RelayPool, namespace)
-        transceiver_pools = await self._pools(TransceiverPool, namespace)
+        relay_pools = await readable_pools(self._api, RelayPool, namespace)
+        transceiver_pools = await readable_pools(self._api, TransceiverPool, namespace)
         pods = await pods_of(namespace)
         relays = [pod for pod in _of(pods, names.RELAY) if _uses_ours(pod, relay_pools)]
         neighbours = _neighbours(relay_pools)
         transceivers = [pod for pod in _of(pods, names.TRANSCEIVER) if _uses_ours(pod, transceiver_pools)]
         labelled = {read_decimal(pod.labels.get(names.CLUSTER_ID_LABEL, ""), MAX_CLUSTER, 1) for pod in pods}
         ids = {pool.status.cluster_id or pool.spec.cluster_id for pool in transceiver_pools.values()}
-        staying = [pool for pool in (*relay_pools.values(), *transceiver_pools.values()) if not is_deleting(pool)]
+        pools: tuple[Pool, ...] = (*relay_pools.values(), *transceiver_pools.values())
+        staying = [pool for pool in pools if not is_deleting(pool)]
         uses_token = any(
             isinstance(pool, TransceiverPool) and pool.spec.internal_token_secret_ref is None for pool in staying
         )
@@ -178,31 +177,13 @@ class KeysKeeper:
             transceiver_keys={
                 name: keys_secret(pool) for name, pool in transceiver_pools.items() if not is_deleting(pool)
             },
-            neighbours=neighbours_heard(neighbours, await self._endpoints(relays if neighbours else [])),
+            neighbours=neighbours_heard(neighbours, await ask_endpoints(self._client, relays if neighbours else [])),
         )
-
-    async def _pools(self, model: type[Any], namespace: str) -> dict[str, Any]:
-        found = {}
-        for body in await self._api.select(names.API_VERSION, model.kind, namespace):
-            try:
-                pool = model.model_validate(body)
-            except ValidationError:
-                # Its own look says so in its status.
-                continue
-            found[pool.metadata.name] = pool
-        return found
 
     async def _held(self, pods: list[PodSeen], ask: Callable[[PodSeen], Any]) -> tuple[Holder, ...]:
         """Ask all pods at once, HELD_S for all; None for one that gives no answer."""
-        answers = await ask_all({pod.uid: ask(pod) for pod in pods if pod.can_answer}, HELD_S)
-        for answer in answers.values():
-            if isinstance(answer, Exception) and not isinstance(answer, PodAnswerError):
-                raise answer
-        held = {uid: answer for uid, answer in answers.items() if not isinstance(answer, BaseException)}
+        held = answered(await ask_all({pod.uid: ask(pod) for pod in pods if pod.can_answer}, HELD_S))
         return tuple(Holder(pod, held.get(pod.uid)) for pod in pods)
-
-    async def _endpoints(self, relays: list[PodSeen]) -> list[EndpointSeen]:
-        return [each for relay in await ask_relays(self._client, relays) for each in relay.endpoints]
 
     async def _relay_keys(self, pod: PodSeen) -> Any:
         return await self._client.relay_keys(pod.base_url(names.ADMIN_PORT))

@@ -32,16 +32,8 @@ class _Flows(BaseModel):
     idle: float | None = None
 
 
-class _Endpoint(BaseModel):
-    cluster: int
-    address: str
-    up: bool
-    held_ice: frozenset[str] = frozenset()
-    heard_s: float | None = None
-
-
 class _Peers(BaseModel):
-    peers: tuple[_Endpoint, ...] = ()
+    peers: tuple[EndpointSeen, ...] = ()
 
 
 class PodClient:
@@ -81,7 +73,7 @@ class PodClient:
     async def relay_peers(self, base: str) -> tuple[EndpointSeen, ...]:
         """Return the endpoints of a relay's peers, from its admin page."""
         answer = await self._ask(_Peers, "GET", f"{base}/routes?limit=1", "")
-        return tuple(EndpointSeen(**dict(peer)) for peer in answer.peers)
+        return answer.peers
 
     async def has_flows(self, base: str) -> bool:
         """Return whether a relay carries calls, from its admin page: it remembers flows for 90 s after their end."""
@@ -123,6 +115,14 @@ async def ask_all(questions: Mapping[str, Awaitable[AnswerT]], within: float) ->
             task.cancel()
         answers = await asyncio.gather(*tasks.values(), return_exceptions=True)
     return dict(zip(tasks, answers, strict=True))
+
+
+def answered(answers: Mapping[str, AnswerT | BaseException]) -> dict[str, AnswerT]:
+    """Return what was answered; raise what is no fault of a pod."""
+    for answer in answers.values():
+        if isinstance(answer, Exception) and not isinstance(answer, PodAnswerError):
+            raise answer
+    return {key: answer for key, answer in answers.items() if not isinstance(answer, BaseException)}
 
 
 @dataclass(frozen=True, slots=True)

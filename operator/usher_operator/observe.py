@@ -10,7 +10,7 @@ import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import structlog
 from pydantic import ValidationError
@@ -49,6 +49,7 @@ MAX_HOLDERS = 64
 
 
 Pool = RelayPool | TransceiverPool
+PoolT = TypeVar("PoolT", RelayPool, TransceiverPool)
 
 
 class Pods(Protocol):
@@ -124,6 +125,17 @@ def _own_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
 def is_deleting(pool: Pool) -> bool:
     """Return whether the pool is on its way out."""
     return pool.metadata.deletion_timestamp is not None
+
+
+async def readable_pools(api: KubeApi, model: type[PoolT], namespace: str) -> dict[str, PoolT]:
+    """Return the pools of a kind in a namespace that make sense, by name. Raises KubeError."""
+    found = {}
+    for body in await api.select(names.API_VERSION, model.kind, namespace):
+        # One that makes no sense is passed over; its own look says so in its status.
+        with contextlib.suppress(ValidationError):
+            pool = model.model_validate(body)
+            found[pool.metadata.name] = pool
+    return found
 
 
 class Observer:
@@ -228,14 +240,14 @@ class Observer:
             Reference("v1", "Service", namespace, trunk_service_name(pool)),
             Reference("v1", "ConfigMap", namespace, peers_name(pool)),
         ]
-        trunk, knows_others = pool.spec.trunk, bool(pool.spec.peers or pool.spec.trunk)
-        exposures = {pool.spec.exposure.type, *([trunk.exposure.type] if trunk else [])}
+        knows_others = bool(pool.spec.peers or pool.spec.trunk)
+        is_at_nodes = any(each.type in ("NodePort", "HostPort") for each in pool.spec.exposures)
         pods = self._pods.of_pool(namespace, names.RELAY, name)
         (workload, service, *others), (there, forbidden), security, nodes, clusters, trunks = await _all(
             _gather([self._api.get(target) for target in wanted]),
             self._secrets(namespace, named_secrets(pool)),
             self._pod_security(namespace),
-            self._nodes() if exposures & {"NodePort", "HostPort"} else _nothing(),
+            self._nodes() if is_at_nodes else _nothing(),
             self._clusters_served(pool) if knows_others else _no_clusters(),
             ask_relays(self._loads.client, pods if knows_others else ()),
         )
@@ -265,10 +277,7 @@ class Observer:
         for namespace in namespaces(pool):
             pods += (pod for pod in self._pods.of_namespace(namespace) if _is_transceiver(pod))
             with contextlib.suppress(ForbiddenError):
-                for body in await self._api.select(names.API_VERSION, TransceiverPool.kind, namespace):
-                    # One that makes no sense has no id; its own look says so in its status.
-                    with contextlib.suppress(ValidationError):
-                        pools.append(TransceiverPool.model_validate(body))
+                pools += (await readable_pools(self._api, TransceiverPool, namespace)).values()
         return clusters_served(pool, pods, pools)
 
     async def token(self, namespace: str, secret: str) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TypeVar
 
 from usher_core.decimals import read_decimal
 from usher_core.ids import MAX_CLUSTER
@@ -12,8 +13,10 @@ from usher_core.label_selectors import matches
 from usher_operator import names
 from usher_operator.api.relay_pool import RelayPool
 from usher_operator.api.transceiver_pool import TransceiverPool
-from usher_operator.loads import PodAnswerError, PodClient, ask_all
-from usher_operator.seen import PodSeen, TrunksSeen
+from usher_operator.loads import PodClient, answered, ask_all
+from usher_operator.seen import EndpointSeen, PodSeen, TrunksSeen
+
+AnswerT = TypeVar("AnswerT")
 
 LOOK_S = 3.0
 MAX_ASKED = 100
@@ -22,18 +25,27 @@ MAX_ASKED = 100
 
 async def ask_relays(client: PodClient, pods: Iterable[PodSeen]) -> tuple[TrunksSeen, ...]:
     """Return what the ready relays among `pods` say of trunks; whoever gives no answer is missing."""
+
+    async def ask(pod: PodSeen) -> TrunksSeen:
+        base = pod.base_url(names.ADMIN_PORT)
+        endpoints, keys = await client.relay_peers(base), await client.relay_keys(base)
+        return TrunksSeen(pod.name, endpoints, *_live_keys(keys))
+
+    return tuple(await _ask_ready(pods, ask))
+
+
+async def ask_endpoints(client: PodClient, pods: Iterable[PodSeen]) -> list[EndpointSeen]:
+    """Return the endpoints of peers that the ready relays among `pods` tell, of all relays in one list."""
+
+    async def ask(pod: PodSeen) -> tuple[EndpointSeen, ...]:
+        return await client.relay_peers(pod.base_url(names.ADMIN_PORT))
+
+    return [each for endpoints in await _ask_ready(pods, ask) for each in endpoints]
+
+
+async def _ask_ready(pods: Iterable[PodSeen], ask: Callable[[PodSeen], Awaitable[AnswerT]]) -> list[AnswerT]:
     asked = [pod for pod in pods if pod.ready and pod.can_answer and not pod.is_ending][:MAX_ASKED]
-    answers = await ask_all({pod.uid: _ask(client, pod) for pod in asked}, LOOK_S)
-    for answer in answers.values():
-        if isinstance(answer, Exception) and not isinstance(answer, PodAnswerError):
-            raise answer
-    return tuple(answer for answer in answers.values() if isinstance(answer, TrunksSeen))
-
-
-async def _ask(client: PodClient, pod: PodSeen) -> TrunksSeen:
-    base = pod.base_url(names.ADMIN_PORT)
-    endpoints, keys = await client.relay_peers(base), await client.relay_keys(base)
-    return TrunksSeen(pod.name, endpoints, *_live_keys(keys))
+    return list(answered(await ask_all({pod.uid: ask(pod) for pod in asked}, LOOK_S)).values())
 
 
 def _live_keys(held: HeldKeys) -> tuple[frozenset[int], Mapping[int, frozenset[str]]]:

@@ -54,6 +54,7 @@ class Rig:
         self.api = HttpKubeApi(configuration)
         self.peers: list[dict[str, Any]] = []
         self.neighbours: tuple[Neighbour, ...] = ()
+        self.asked: list[str] = []
         self.client = PodClient(httpx.MockTransport(self._answer))
         loads = Loads(self.client, lambda: self.now, lambda _outcome: None)
         observer = Observer(self.api, self.pods, loads, Resolver(lambda: self.now), Resends(lambda: self.now), "usher")
@@ -63,6 +64,7 @@ class Rig:
         )
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append(request.url.path)
         return httpx.Response(200, json={"peers": self.peers} if request.url.path == "/routes" else {"keys": []})
 
     def _plan(self, seen: KeysSeen, _now: float, _fresh: bytes) -> KeysPlan:
@@ -202,6 +204,7 @@ async def test_what_relays_hear_of_clusters_with_a_copy_of_the_keys_reaches_the_
     rig.pods.take([make_pod("a"), replace(pod("relay", "r"), namespace="fleet", labels=child_labels(RELAY, "one"))])
     await rig.keeper.current(POOL)
     assert rig.neighbours == (Neighbour(8), Neighbour(9, (frozenset({"1:a", "1:b"}),)))
+    assert [rig.asked.count(path) for path in ("/keys", "/routes")] == [1, 1], "each once"
 
 
 async def test_pools_that_ask_at_a_time_share_one_look(rig: Rig) -> None:

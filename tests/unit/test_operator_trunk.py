@@ -11,12 +11,12 @@ import pytest
 
 from tests.operator_keys import NOW, pod
 from tests.operator_relays import DEFAULTS, NODES, NOTHING, relay_pool, running, with_ingress
-from usher_core.peers import parse_peer_file
+from usher_core.peers import MAX_PEERS, parse_peer_file
 from usher_operator import names
 from usher_operator.actions import Apply, Delete, Plan
 from usher_operator.api.relay_pool import RelayPool
 from usher_operator.api.transceiver_pool import TransceiverPool
-from usher_operator.api.trunk import MAX_NEIGHBOURS, MAX_PEERS
+from usher_operator.api.trunk import MAX_NEIGHBOURS
 from usher_operator.loads import PodClient
 from usher_operator.plan.relay_pool import plan_relay_pool
 from usher_operator.plan.secret_refs import named_secrets

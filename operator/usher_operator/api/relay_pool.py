@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
+from usher_core.peers import MAX_PEERS
 from usher_operator.api.common import (
     Condition,
     Disruption,
@@ -19,7 +20,7 @@ from usher_operator.api.common import (
     SecretKeyReference,
     Strategy,
 )
-from usher_operator.api.exposure import Exposure
+from usher_operator.api.exposure import Exposure, PortExposure
 from usher_operator.api.fields import (
     NAME_RULE,
     NONE,
@@ -32,7 +33,7 @@ from usher_operator.api.fields import (
     lasting,
     rules,
 )
-from usher_operator.api.trunk import MAX_PEERS, Peer, Trunk
+from usher_operator.api.trunk import Peer, Trunk
 
 NamespaceName = Annotated[
     str,
@@ -214,6 +215,11 @@ class RelayPoolSpec(Model):
     """Merged into the pod last: metadata and spec of what no field here covers."""
     paused: bool = False
     """Leave everything as it is until this is false again."""
+
+    @property
+    def exposures(self) -> tuple[PortExposure, ...]:
+        """How clients and, with a trunk, relays of other clusters reach the relays."""
+        return (self.exposure,) if self.trunk is None else (self.exposure, self.trunk.exposure)
 
 
 class Address(Model):

@@ -12,8 +12,6 @@ from usher_operator.api.common import LocalReference, Model
 from usher_operator.api.exposure import PortExposure
 from usher_operator.api.fields import IS_ADDRESS_WITH_PORT, IS_NO_WILDCARD, Rule, keyed_by, rules
 
-__all__ = ["MAX_PEERS", "Neighbour", "Peer", "PeerEndpoint", "Trunk"]
-
 MAX_NEIGHBOURS = MAX_TRUNKS - MAX_PEERS
 
 SourceRange = Annotated[

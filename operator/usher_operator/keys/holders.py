@@ -51,9 +51,8 @@ def serves(generations: Iterable[Generation], clusters: Iterable[int]) -> Callab
     letters, wanted = {generation.letter for generation in generations}, frozenset(clusters)
 
     def test(held: HeldKeys) -> bool:
-        # Keys of trunks may have the same letter.
-        known = [(key.id, key.clusters) for key in held.keys if key.list == "ice" and key.id in letters]
-        return all(any(of == letter and wanted.issubset(clusters) for of, clusters in known) for letter in letters)
+        # Keys of trunks may have the same letter, and serve other clusters.
+        return letters <= {key.id for key in held.keys if key.list == "ice" and wanted.issubset(key.clusters)}
 
     return test
 

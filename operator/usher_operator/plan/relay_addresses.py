@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from usher_core.errors import LocalError
 from usher_core.ids import join_host_port, split_host_port
+from usher_operator.api.exposure import PortExposure
 from usher_operator.api.relay_pool import Address, Listener, RelayPool
-from usher_operator.render.relay import is_host_port
 from usher_operator.render.trunk import trunk_service_name
-from usher_operator.seen import NodeSeen, PodSeen, RelayPoolSeen
+from usher_operator.seen import Json, NodeSeen, PodSeen, RelayPoolSeen
 
 MAX_ADDRESSES = 64
 MAX_TRUNK_ADDRESSES = 16
@@ -60,26 +60,9 @@ def _public(pool: RelayPool, seen: RelayPoolSeen) -> list[_Public]:
 
 def _told(pool: RelayPool, seen: RelayPoolSeen) -> Iterator[Address]:
     """What Service and nodes tell."""
-    kind, listeners = pool.spec.exposure.type, _public(pool, seen)
-    if is_host_port(pool):
-        for ip in _ips_of_nodes(_with_relay(seen.nodes, seen.pods)):
-            yield from _on(listeners, ip)
-        return
-    spec, status = (seen.service or {}).get("spec") or {}, (seen.service or {}).get("status") or {}
-    if spec.get("type", "ClusterIP") != kind:
-        return
-    if kind == "ClusterIP":
-        for ip in spec.get("clusterIPs") or [spec.get("clusterIP", "")]:
-            yield from _on(listeners, ip)
-    elif kind == "NodePort":
-        is_local = pool.spec.exposure.external_traffic_policy == "Local"
-        # With Local a node without a ready relay drops what it gets.
-        nodes = _with_relay(seen.nodes, seen.pods) if is_local else [node for node in seen.nodes if node.ready]
-        for ip in _ips_of_nodes(nodes):
-            yield from _on(listeners, ip)
-    else:
-        for entry in (status.get("loadBalancer") or {}).get("ingress") or ():
-            yield from _by_host(listeners, entry.get("ip") or entry.get("hostname") or "", pool, seen)
+    listeners = _public(pool, seen)
+    for host in _hosts(pool.spec.exposure, seen.service or {}, seen):
+        yield from _by_host(listeners, host, pool, seen)
 
 
 def _by_host(listeners: Iterable[_Public], host: str, pool: RelayPool, seen: RelayPoolSeen) -> Iterator[Address]:
@@ -101,23 +84,32 @@ def find_trunk_addresses(pool: RelayPool, seen: RelayPoolSeen) -> list[str]:
     trunk, service = pool.spec.trunk, seen.children.get(f"Service/{trunk_service_name(pool)}") or {}
     if trunk is None:
         return []
-    kind, port = trunk.exposure.type, trunk.port
+    port, hosts = trunk.port, _hosts(trunk.exposure, service, seen)
+    if trunk.exposure.type == "NodePort":
+        ports = (service.get("spec") or {}).get("ports") or ()
+        port = next((each.get("nodePort", 0) for each in ports), 0)
+    elif trunk.exposure.type == "ClusterIP":
+        # Relays listen on 0.0.0.0 for trunks: the address of a second family leads nowhere.
+        hosts = hosts[:1]
+    return sorted({join_host_port(host, port) for host in hosts if host and port})[:MAX_TRUNK_ADDRESSES]
+
+
+def _hosts(exposure: PortExposure, service: Json, seen: RelayPoolSeen) -> list[str]:
+    """Return where a port is reached that is exposed so by that Service: IPs, or names of a load balancer."""
     spec, status = service.get("spec") or {}, service.get("status") or {}
-    if kind == "HostPort":
-        hosts = list(_ips_of_nodes(_with_relay(seen.nodes, seen.pods)))
-    elif spec.get("type", "ClusterIP") != kind:
-        hosts = []
-    elif kind == "ClusterIP":
-        hosts = [ip for ip in (spec.get("clusterIP") or "",) if ip]
-    elif kind == "NodePort":
-        port = next((each.get("nodePort", 0) for each in spec.get("ports") or ()), 0)
-        is_local = trunk.exposure.external_traffic_policy == "Local"
+    if exposure.type == "HostPort":
+        return list(_ips_of_nodes(_with_relay(seen.nodes, seen.pods)))
+    if spec.get("type", "ClusterIP") != exposure.type:
+        return []
+    if exposure.type == "ClusterIP":
+        return spec.get("clusterIPs") or [spec.get("clusterIP") or ""]
+    if exposure.type == "NodePort":
+        # With Local a node without a ready relay drops what it gets.
+        is_local = exposure.external_traffic_policy == "Local"
         nodes = _with_relay(seen.nodes, seen.pods) if is_local else [node for node in seen.nodes if node.ready]
-        hosts = list(_ips_of_nodes(nodes)) if port else []
-    else:
-        entries = (status.get("loadBalancer") or {}).get("ingress") or ()
-        hosts = [entry.get("ip") or entry.get("hostname") or "" for entry in entries]
-    return sorted({join_host_port(host, port) for host in hosts if host})[:MAX_TRUNK_ADDRESSES]
+        return list(_ips_of_nodes(nodes))
+    entries = (status.get("loadBalancer") or {}).get("ingress") or ()
+    return [entry.get("ip") or entry.get("hostname") or "" for entry in entries]
 
 
 def _with_relay(nodes: Iterable[NodeSeen], pods: Iterable[PodSeen]) -> list[NodeSeen]:

@@ -5,12 +5,13 @@ What a Secret holds is nobody's business here but for the names of its keys, and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from usher_operator.api.relay_pool import RelayPool
 from usher_operator.api.transceiver_pool import TransceiverPool
+from usher_operator.api.trunk import Neighbour, Peer
 from usher_operator.conditions import Verdict
 from usher_operator.names import KEYS_FILE, TOKEN_FILE
 from usher_operator.seen import RelayPoolSeen, TransceiverPoolSeen
@@ -70,19 +71,18 @@ def needed_by_redis(pool: RelayPool) -> list[SecretKey]:
 
 def needed_by_trunk(pool: RelayPool) -> list[SecretKey]:
     """Return where the keys of those clusters are whose relays may use the trunk."""
-    neighbours = pool.spec.trunk.neighbours if pool.spec.trunk else []
-    return [
-        SecretKey(f"spec.trunk.neighbours[clusterID={each.cluster_id}]", each.key_secret_ref.name, KEYS_FILE)
-        for each in neighbours
-        if each.key_secret_ref is not None
-    ]
+    return _of_trunks("spec.trunk.neighbours", pool.spec.trunk.neighbours if pool.spec.trunk else ())
 
 
 def needed_by_peers(pool: RelayPool) -> list[SecretKey]:
     """Return where the keys of the ways to other clusters are."""
+    return _of_trunks("spec.peers", pool.spec.peers)
+
+
+def _of_trunks(field: str, ends: Iterable[Neighbour | Peer]) -> list[SecretKey]:
     return [
-        SecretKey(f"spec.peers[clusterID={each.cluster_id}]", each.key_secret_ref.name, KEYS_FILE)
-        for each in pool.spec.peers
+        SecretKey(f"{field}[clusterID={each.cluster_id}]", each.key_secret_ref.name, KEYS_FILE)
+        for each in ends
         if each.key_secret_ref is not None
     ]
 

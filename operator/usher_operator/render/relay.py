@@ -53,7 +53,7 @@ def is_host_port(pool: RelayPool) -> bool:
 
 def has_host_ports(pool: RelayPool) -> bool:
     """Return whether clients or relays of other clusters do."""
-    return is_host_port(pool) or (pool.spec.trunk is not None and pool.spec.trunk.exposure.type == "HostPort")
+    return any(each.type == "HostPort" for each in pool.spec.exposures)
 
 
 def namespaces(pool: RelayPool) -> tuple[str, ...]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from usher_core.peers import Endpoint, Peer, PeerFile
-from usher_operator.api.common import LocalReference
 from usher_operator.api.exposure import PortExposure
 from usher_operator.api.relay_pool import RelayPool
 from usher_operator.names import KEYS_FILE, RELAY, pool_labels
+from usher_operator.plan.secret_refs import needed_by_peers, needed_by_trunk
 from usher_operator.render import pod
 from usher_operator.render.pod import Json
 
@@ -28,10 +28,7 @@ def peers_name(pool: RelayPool) -> str:
 
 def trunk_keys_secrets(pool: RelayPool) -> list[str]:
     """Return the names of the Secrets with keys of trunks, each once."""
-    trunk = pool.spec.trunk
-    named: list[LocalReference | None] = [peer.key_secret_ref for peer in pool.spec.peers]
-    named += [neighbour.key_secret_ref for neighbour in trunk.neighbours] if trunk else []
-    return sorted({reference.name for reference in named if reference is not None})
+    return sorted({each.secret for each in (*needed_by_peers(pool), *needed_by_trunk(pool))})
 
 
 def trunk_children(pool: RelayPool) -> list[Json]:
