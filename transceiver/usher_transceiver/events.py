@@ -50,8 +50,10 @@ everybody's audio some 0.2 ms a KB. An ordinary session of 2 KB may change 32 ti
 """
 REFUSALS_PER_SECOND, REFUSALS_AT_ONCE = 1.0, 200.0
 """Events refused for their number; who goes on beyond does so on purpose."""
-_UPDATES = frozenset({"session.update", "transcription_session.update"})
-_UPDATED = frozenset({"session.created", "session.updated", "transcription_session.updated"})
+UPDATES = frozenset({"session.update", "transcription_session.update"})
+UPDATED = frozenset({"session.updated", "transcription_session.updated"})
+_SIZED = UPDATED | {"session.created"}
+"""Events of another server by which the size of its session is known."""
 _FIXED = ("id", "object", "type")
 MAX_NESTING = 128
 """Levels of a message. What the parser can read is not all that can be merged and written again without running out of
@@ -146,7 +148,7 @@ class EventHub:
             if event["type"] == "session.update":
                 self._remind(now)
             return True
-        is_update = event["type"] in _UPDATES
+        is_update = event["type"] in UPDATES
         if is_update and not self._written_bytes.take(now, self._writings * self._session_bytes + len(message)):
             return self._refuse(now, "Too many updates of so large a session: send fewer.", event)
         if self._to_server is not None:
@@ -187,7 +189,7 @@ class EventHub:
 
     def forward(self, event: Event, text: str) -> None:
         """Send an event of the server behind the backend to the client as it is written."""
-        if event["type"] in _UPDATED:
+        if event["type"] in _SIZED:
             self._servers_session_bytes = len(text)
         self._send_out(event, text)
 

@@ -351,9 +351,10 @@ class SessionRegistry:
         if session.finished is not None:
             self._finishing.add(session.finished)
             session.finished.add_done_callback(self._finishing.discard)
-        self.totals.keep(session)
         now = self.clock()
-        self._ended.put(now, session.facts.session_id, session.info(now))
+        info = session.info(now)
+        self.totals.keep(session, info, now)
+        self._ended.put(now, session.facts.session_id, info)
         if not self._sessions:
             self._empty.set()
 

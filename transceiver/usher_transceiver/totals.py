@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 
+from usher_core.internal_api import SessionInfo
 from usher_transceiver.call_histograms import CallHistograms
+from usher_transceiver.media.stream import StreamStats
 from usher_transceiver.session import Session
 
 
@@ -28,16 +30,16 @@ class Totals:
         self._past_not_allowed = 0
         self._past_audio: Counter[str] = Counter()
 
-    def keep(self, session: Session) -> None:
-        """A session has ended, and is not live any more."""
+    def keep(self, session: Session, info: SessionInfo, now: float) -> None:
+        """A session has ended, and is not live any more. `info`: what is said of it at its end, which is `now`."""
         assert session.end_reason is not None
-        now = self._clock()
+        stats = session.stream.stats(now)
         self.ended[session.end_reason] += 1
         self._past_unsent += session.participant.unsent
-        self._past_audio.update(_audio_counts(session, now))
+        self._past_audio.update(_audio_counts(stats))
         self._past_lost_events += session.events.dropped
         self._past_not_allowed += session.events.not_allowed
-        self.histograms.note(session.info(now).timings, session.stream.stats(now))
+        self.histograms.note(info.timings, stats)
 
     @property
     def unsent(self) -> int:
@@ -70,7 +72,7 @@ class Totals:
         now = self._clock()
         total = self._past_audio.copy()
         for session in self._live():
-            total.update(_audio_counts(session, now))
+            total.update(_audio_counts(session.stream.stats(now)))
         return total
 
     @property
@@ -84,8 +86,7 @@ class Totals:
         return sum(session.events.observers for session in self._live())
 
 
-def _audio_counts(session: Session, now: float) -> dict[str, int]:
-    stats = session.stream.stats(now)
+def _audio_counts(stats: StreamStats) -> dict[str, int]:
     return {
         "received": stats.packets_received,
         "sent": stats.packets_sent,

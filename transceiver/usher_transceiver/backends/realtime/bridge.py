@@ -48,13 +48,11 @@ from usher_transceiver.backends.realtime.session_audio import (
     interrupts,
 )
 from usher_transceiver.error_event import error_event
-from usher_transceiver.events import MAX_MESSAGE_PARTS
+from usher_transceiver.events import MAX_MESSAGE_PARTS, UPDATED, UPDATES
 from usher_transceiver.media.frame import FRAME_MS
 
 DELTAS = frozenset({"response.output_audio.delta", "response.audio.delta"})
 PART_DONE = frozenset({"response.output_audio.done", "response.audio.done"})
-UPDATES = frozenset({"session.update", "transcription_session.update"})
-UPDATED = frozenset({"session.updated", "transcription_session.updated"})
 SESSION_EVENTS = UPDATED | {"session.created", "transcription_session.created"}
 CLEAR = "output_audio_buffer.clear"
 PLAY_OUT_S = 30.0
