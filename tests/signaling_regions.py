@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -12,9 +13,10 @@ from typing import Any
 
 import httpx
 
-from tests.signaling_fakes import FakeTransceiver, Fleet, Stack, signaling, write_files
+from tests.signaling_fakes import FakeTransceiver, Fleet, Stack, place, signaling, write_files
 
 REGION_TOKEN = "region-token-of-the-tests-0123456789"
+FROM_EU = {"X-Region": "eu"}
 CLUSTERS = {"us": 1, "eu": 2, "asia": 3}
 ADVERTISE = ("1=192.0.2.1:3478@us", "2=192.0.2.2:3478@eu", "3=192.0.2.3:3478@asia")
 STEERING: dict[str, Any] = {
@@ -98,6 +100,17 @@ class World:
         metrics = self.stacks[name].app.state.services.metrics
         value: float = metrics.region_forwards.labels(region, kind, outcome)._value.get()
         return value
+
+
+async def place_from_eu(world: World, at: str = "us", **headers: str) -> httpx.Response:
+    """Place a call whose client is in `eu`."""
+    return await place(world[at], headers={**FROM_EU, **headers})
+
+
+def write_own_seal_key(folder: Path, name: str) -> None:
+    """Give a region a seal key that no other one has."""
+    key = {"id": 1, "key": base64.b64encode(name.encode().ljust(32)).decode()}
+    (folder / "keys.json").write_text(json.dumps({"version": 1, "seal": [key]}))
 
 
 def write_regions(folder: Path, clusters: Mapping[str, int], token: str = REGION_TOKEN) -> None:

@@ -19,7 +19,7 @@ from typing import Self
 import pytest
 import redis
 
-from tests.redis_server import RedisServer
+from tests.redis_server import RedisServer, free_port
 from tests.relay_network import Client, Network, RelayProcess, relay_process, until, write_routes
 from tests.relay_rig import POD_A, POD_B, key_text, rtp, session
 from tests.relay_speech import SSRC, Flood, Owner, connect, heard, speak, speech
@@ -50,10 +50,7 @@ def server() -> Iterator[RedisServer]:
 
 @contextlib.contextmanager
 def redis_on_a_free_port(password: str = "") -> Iterator[RedisServer]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = RedisServer(port, password)
+    server = RedisServer(free_port(), password)
     asyncio.run(server.start())
     try:
         yield server

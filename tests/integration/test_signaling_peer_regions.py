@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,19 +12,14 @@ import httpx
 import pytest
 
 from tests.signaling_fakes import API_KEY, OFFER, OTHER_KEY, assert_error, place, place_whip, until
-from tests.signaling_regions import REGION_TOKEN, Region, World, world
+from tests.signaling_regions import FROM_EU, REGION_TOKEN, Region, World, place_from_eu, world, write_own_seal_key
 from usher_signaling.calls import Calls
 from usher_signaling.routes import peer_requests
 
-FROM_EU = {"X-Region": "eu"}
 FRAGMENT = "application/trickle-ice-sdpfrag"
 CREDENTIALS = "a=ice-ufrag:nEwU\r\na=ice-pwd:VOkJxbRl1RmTxUk/WvJxBt00\r\n"
 OTHER = {"Authorization": f"Bearer {OTHER_KEY}"}
 FROM_A_PEER = {"Usher-Region-Token": REGION_TOKEN, "Usher-Region": "eu"}
-
-
-async def place_from_eu(world: World, at: str = "us", **headers: str) -> httpx.Response:
-    return await place(world[at], headers={**FROM_EU, **headers})
 
 
 async def test_a_call_is_placed_in_its_clients_region_with_the_ingress_near_the_client(tmp_path: Path) -> None:
@@ -116,8 +109,7 @@ async def test_an_ephemeral_key_works_in_every_region_with_its_session(tmp_path:
 
 async def test_regions_with_seal_keys_of_their_own_open_each_others_texts(tmp_path: Path) -> None:
     def own_key(folder: Path, name: str) -> dict[str, Any]:
-        key = {"id": 1, "key": base64.b64encode(name.encode().ljust(32)).decode()}
-        (folder / "keys.json").write_text(json.dumps({"version": 1, "seal": [key]}))
+        write_own_seal_key(folder, name)
         return {"region_keys_file": [str(tmp_path / other / "keys.json") for other in ("us", "eu") if other != name]}
 
     async with world(tmp_path, prepare=own_key) as both:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.signaling_fakes import API_KEY, OFFER, assert_error, place
-from tests.signaling_regions import Region, World, world
-
-FROM_EU = {"X-Region": "eu"}
-
-
-async def place_from_eu(world: World) -> httpx.Response:
-    return await place(world["us"], headers=FROM_EU)
+from tests.signaling_regions import FROM_EU, Region, place_from_eu, world, write_own_seal_key
 
 
 def answer_as(region: Region, headers: dict[bytes, bytes]) -> None:
@@ -96,8 +88,7 @@ async def test_headers_of_another_region_come_back_only_as_they_can_be_sent(tmp_
 
 async def test_call_ids_that_no_key_here_opens_are_told_to_the_log_once(tmp_path: Path) -> None:
     def own_key(folder: Path, name: str) -> dict[str, Any]:
-        key = {"id": 1, "key": base64.b64encode(name.encode().ljust(32)).decode()}
-        (folder / "keys.json").write_text(json.dumps({"version": 1, "seal": [key]}))
+        write_own_seal_key(folder, name)
         return {}
 
     for prepare, expected in ((own_key, 1), (None, 0)):
