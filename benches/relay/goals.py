@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from typing import Any
 
 from benches.relay.rows import Row, Run
@@ -76,9 +77,7 @@ def _latency(table: Table) -> Iterator[Goal]:
 
 
 def _trunks(table: Table) -> Iterator[Goal]:
-    for hop, way, load in (
-        (hop, way, load) for hop in ("ingress", "home") for way in ("up", "down") for load in (10, 30)
-    ):
+    for hop, way, load in product(("ingress", "home"), ("up", "down"), (10, 30)):
         row, direct = (table.get((f"trunk, {load}%", way, engine)) for engine in (hop, "native"))
         if row and direct:
             yield Goal(f"{hop} relay of a trunk against one without, {way}, {load}%", 1.3, row.ratio(direct))

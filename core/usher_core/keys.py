@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Literal, TypeVar
@@ -271,6 +271,12 @@ def newest_active(keys: Iterable[EntryT], now: float) -> EntryT | None:
     """Return the active key with the latest `not_before` that has passed, or None."""
     usable = [key for key in keys if key.state is KeyState.ACTIVE and key.not_before <= now]
     return max(usable, key=lambda key: key.not_before, default=None)
+
+
+def newest_usable(keys: Collection[EntryT], now: float) -> EntryT:
+    """Return `newest_active`, or the first where there is none. `keys` holds at least one, and no retired ones."""
+    # The other end opens what an accepted key made, and that is better than to forward nothing.
+    return newest_active(keys, now) or next(iter(keys))
 
 
 def index_by_id(keys: Iterable[NumberedT]) -> dict[int, NumberedT]:

@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -77,10 +78,7 @@ class _Keys:
     """
 
     def __init__(self, path: Path, of_trunks: Sequence[str]) -> None:
-        self._engine: Engine | None = None
-        self._recovery: Recovery | None = None
-        self._peering: Peering | None = None
-        self._probes: TransceiverProbes | None = None
+        self._takers: Sequence[Callable[[KeyFile], None]] = ()
         self._read = self._used = [_NOTHING] * (1 + len(of_trunks))
         """The last good content of each file, and that without those which contradict the first."""
         self.file = WatchedFile(path, self._taking(0), "key file", fix="make one with `usher keys new`")
@@ -110,20 +108,12 @@ class _Keys:
 
     def _give(self, keys: KeyFile) -> None:
         # Keys that one of them refuses are a broken file: the last good one stays in use.
-        if self._recovery is not None:
-            self._recovery.set_keys(keys)
-        if self._peering is not None:
-            self._peering.set_keys(keys)
-        if self._probes is not None:
-            self._probes.set_keys(keys)
-        if self._engine is not None:
-            self._engine.set_keys(keys)
+        for take in self._takers:
+            take(keys)
 
-    async def follow(
-        self, engine: Engine, recovery: Recovery | None, peering: Peering | None, probes: TransceiverProbes
-    ) -> None:
-        """Give them what the files say, until cancelled."""
-        self._engine, self._recovery, self._peering, self._probes = engine, recovery, peering, probes
+    async def follow(self, takers: Sequence[Callable[[KeyFile], None]]) -> None:
+        """Give each of `takers` in turn what the files say, until cancelled. One raises LocalError to refuse it."""
+        self._takers = takers
         while True:
             for file in (self.file, *self.of_trunks):
                 file.look()
@@ -153,6 +143,9 @@ def _without_contradictions(files: Sequence[KeyFile]) -> list[KeyFile]:
     Raises LocalError when the first can't be used by itself.
     """
     RelayKeys.of(files[0])
+    with suppress(LocalError):
+        RelayKeys.of(merge_key_files(files))
+        return list(files)
     used = [files[0]]
     for file in files[1:]:
         try:
@@ -218,7 +211,7 @@ class _Relay:
         server = await self._server.start()
         watchers = [
             asyncio.create_task(self._routes.run(self._set_routes)),
-            asyncio.create_task(self._keys.follow(self._engine, self._recovery, self._peering, self._probes)),
+            asyncio.create_task(self._keys.follow(self._key_takers())),
             asyncio.create_task(self._probes.run()),
             asyncio.create_task(self._collect_garbage_when_quiet()),
         ]
@@ -235,6 +228,11 @@ class _Relay:
             await asyncio.gather(server, *watchers, return_exceptions=True)
             ignore_signals()
         log.info("relay ended")
+
+    def _key_takers(self) -> list[Callable[[KeyFile], None]]:
+        # The engine last: keys that any other refuses never reach it.
+        parts = (self._recovery, self._peering, self._probes, self._engine)
+        return [part.set_keys for part in parts if part is not None]
 
     def _set_routes(self, table: RouteTable) -> None:
         self._engine.set_routes(table)

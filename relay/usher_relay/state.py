@@ -9,7 +9,7 @@ from typing import Literal
 
 from usher_core.errors import LocalError
 from usher_core.hop import OVERHEAD, HopType
-from usher_core.keys import HeldKey, HopKey, IceKeyRing, KeyFile, held_keys, index_by_id, newest_active
+from usher_core.keys import HeldKey, HopKey, IceKeyRing, KeyFile, held_keys, index_by_id, newest_usable
 from usher_core.peers import MAX_TRUNKS
 from usher_relay.counters import Counters, Drop
 from usher_relay.endpoint import Endpoint
@@ -182,9 +182,7 @@ class RelayState:
     def choose_hop_keys(self, unix: float) -> None:
         """Choose the keys that are sent with at `unix`, Unix seconds: keys become active as time passes."""
         self.trunk_keys = self.keys.trunk.newest(unix)
-        # Transceivers open what an accepted key made, and that is better than to forward nothing.
-        newest = newest_active(self.keys.hop.values(), unix)
-        self._hop_key = newest or next(iter(self.keys.hop.values()))
+        self._hop_key = newest_usable(self.keys.hop.values(), unix)
 
     def stamp(self, unix: float) -> Stamp:
         """Return the stamp of a batch at `unix`, Unix seconds."""

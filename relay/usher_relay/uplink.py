@@ -398,14 +398,15 @@ class Uplink:
                 (record_header(path_key, first, self._split_id), halves[0]),
                 (record_header(path_key, last, self._split_id), halves[1]),
             ]
-        if isinstance(route, PeerRoute):
+        if isinstance(route, LiveRoute):
+            batch.grams += [(route, LENGTHS[len(payload)] + record, payload) for record, payload in parts]
+        elif key is not None:
             state.asked_peers.note(path_key, route.route[:2], batch.now)
-        for record, payload in parts:
-            if isinstance(route, LiveRoute):
-                batch.grams.append((route, LENGTHS[len(payload)] + record, payload))
-            elif key is not None:
-                made = encode_data(route.prefix, batch.stamp.of(key.id, key.key), record, payload)
-                state.to_peers.append(TrunkSend(made, route.peer.address(path_key), path_key))
+            stamp, address = batch.stamp.of(key.id, key.key), route.peer.address(path_key)
+            state.to_peers += [
+                TrunkSend(encode_data(route.prefix, stamp, record, payload), address, path_key)
+                for record, payload in parts
+            ]
         traffic = state.counters.uplink
         route.uplink += 1
         traffic.forwarded += 1

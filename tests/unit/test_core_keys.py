@@ -10,7 +10,7 @@ import pytest
 from usher_core.errors import LocalError, RemoteError
 from usher_core.hop import HopType, Outer, Record, encode, parse
 from usher_core.ids import ClientPath, Route
-from usher_core.keys import HopKey, HopKeyRing, IceKey, IceKeyRing, KeyState, SealKey, parse_key_file
+from usher_core.keys import HopKey, HopKeyRing, IceKey, IceKeyRing, KeyState, SealKey, newest_usable, parse_key_file
 from usher_core.sealed import Sealer
 
 SECRET = base64.b64encode(b"\xfasecret-material-of-another-length").decode()
@@ -44,6 +44,13 @@ def test_accepted_key_opens_but_does_not_make() -> None:
     assert opened.password == password.encode()
     with pytest.raises(LocalError, match="no active ice key"):
         ring.make(Route(1, 5), bytes(5), now=0)
+
+
+def test_where_no_key_is_active_yet_the_first_is_used() -> None:
+    accepted = ice_key("a", state=KeyState.ACCEPTED)
+    coming, later = ice_key("b", not_before=100), ice_key("c", not_before=200)
+    chosen = [newest_usable([accepted, coming, later], now).letter for now in (99, 100, 200)]
+    assert chosen == ["a", "b", "c"]
 
 
 def test_retired_key_opens_nothing() -> None:

@@ -24,7 +24,7 @@ from typing import Final
 
 from usher_core.errors import RemoteError
 from usher_core.ids import Route
-from usher_core.keys import HopKey, KeyFile, index_by_id, newest_active
+from usher_core.keys import HopKey, KeyFile, index_by_id, newest_usable
 from usher_relay.trunk.probe import NONCE_LENGTH, build_probe, held_ids, read_reply
 
 EVERY_S: Final = 5.0
@@ -61,14 +61,15 @@ class RoundTrips:
 
     def set_addresses(self, addresses: Mapping[Route, tuple[str, int]], now: float) -> None:
         """Say where each transceiver is; one that stays keeps what is known of it."""
-        known = self._ways
-        self._ways = {
-            str(route): found if (found := known.get(str(route))) and found.address == address else _Way(route, address)
-            for route, address in addresses.items()
-        }
-        for name, way in self._ways.items():
-            if known.get(name) is not way:
+        ways: dict[str, _Way] = {}
+        for route, address in addresses.items():
+            name = str(route)
+            way = self._ways.get(name)
+            if way is None or way.address != address:
+                way = _Way(route, address)
                 self._put(name, way, now + self._random.uniform(0, EVERY_S))
+            ways[name] = way
+        self._ways = ways  # at once: other threads may be reading the old ones
 
     def milliseconds(self, route: str) -> float | None:
         """Return the round trip to the transceiver of `cluster/pod/worker`; None where it is not known."""
@@ -79,7 +80,7 @@ class RoundTrips:
         """Yield the probes to send now, each with its address; `unix` is Unix seconds."""
         while self._open and now - next(iter(self._open.values()))[1] > ANSWERED_WITHIN_S:
             self._open.popitem(last=False)
-        key = newest_active(self._keys.values(), unix) or next(iter(self._keys.values()), None)
+        key = newest_usable(self._keys.values(), unix) if self._keys else None
         self._allowed_from = max(self._allowed_from, now - 0.1)
         while self._due and self._due[0][0] <= now and self._allowed_from <= now and key is not None:
             due_at, name = heapq.heappop(self._due)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from usher_core.errors import LocalError
-from usher_core.keys import HopKey, index_by_id, newest_active
+from usher_core.keys import HopKey, index_by_id, newest_usable
 
 MAX_KEYS_PER_ID = 8
 
@@ -50,9 +50,4 @@ class TrunkKeys:
 
     def newest(self, unix: float) -> dict[bytes, HopKey]:
         """Return the key to send with at `unix`, Unix seconds, by cluster."""
-        # As with local keys: the peer opens what an accepted one made, and that is better than to forward nothing.
-        return {
-            cluster: newest_active(held.values(), unix) or next(iter(held.values()))
-            for cluster, held in self._by_cluster.items()
-            if held
-        }
+        return {cluster: newest_usable(held.values(), unix) for cluster, held in self._by_cluster.items() if held}

@@ -58,7 +58,7 @@ class _Verdict:
             return
         if self._since is None:
             self._since = now
-        if self.value is None or now - self._since >= after:
+        if now - self._since >= after:
             self.value, self._since = wanted, None
 
 

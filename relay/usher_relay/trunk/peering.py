@@ -62,7 +62,9 @@ class Peering:
 
     def set_keys(self, keys: KeyFile) -> None:
         """Swap the keys. Raises LocalError when they are of no use."""
-        self._keys, self._held = TrunkKeys(keys.hop), held_keys(keys)
+        trunks, held = TrunkKeys(keys.hop), held_keys(keys)
+        self._held = {cluster: held_ids(held, (cluster,), own) for cluster, own in trunks.all()}
+        self._keys = trunks
 
     def set_own_clusters(self, clusters: AbstractSet[int]) -> None:
         """Say which clusters the relay's own routes are of."""
@@ -122,12 +124,11 @@ class Peering:
             key = newest.get(cluster.to_bytes(2))
             if key is None:
                 continue
-            held = held_ids(self._held, (cluster,), self._keys.of(cluster.to_bytes(2)))
             for way in peer.ways.values():
                 if way.health.is_due(now):
                     nonce = secrets.token_bytes(NONCE_LENGTH)
                     way.health.on_sent(nonce, now)
-                    sock.send(build_probe(Route(cluster, 0, 0), nonce, held, key, unix), way.address)
+                    sock.send(build_probe(Route(cluster, 0, 0), nonce, self._held[cluster], key, unix), way.address)
 
     def _on_reply(self, datagram: bytes, source: tuple[str, int]) -> None:
         now, unix = time.monotonic(), time.time()
