@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 MAX_FIELD_NAME = 80
 """Characters of a field that are quoted: a name that nobody knows may be as long as its file."""
 
+LONGEST_PUBLIC_NAME = 20
+"""The same where secrets stand beside: a key in the place of a name is longer, 24 characters of Base64 or more."""
+
 
 class UsherError(Exception):
     """Base of all errors that usher raises on purpose."""
@@ -48,22 +51,28 @@ class RemoteError(UsherError):
         self.message = message
 
 
-def describe(error: ValidationError | RecursionError) -> str:
+def describe(error: ValidationError | RecursionError, *, secrets: bool = False) -> str:
     """Return the first fault of a validation error in one line: where, and what was expected.
 
     An unknown field comes before all else, with the one that is missing beside it: most often that one, misspelt.
+    Of a text that holds `secrets` no part is quoted that may be one of them: of a longer name only its length is said.
     """
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     faults = error.errors(include_url=False, include_input=False)
     unknown = next((fault["loc"] for fault in faults if fault["type"] == "extra_forbidden"), None)
     if unknown is None:
-        return _line(faults[0]["loc"], faults[0]["msg"])
+        return _line(faults[0]["loc"], faults[0]["msg"], secrets)
     missing = [fault["loc"] for fault in faults if fault["type"] == "missing" and fault["loc"][:-1] == unknown[:-1]]
-    return "; ".join([_line(unknown, "unknown field"), *(_line(where, "Field required") for where in missing[:1])])
+    named = [(unknown, "unknown field"), *((where, "Field required") for where in missing[:1])]
+    return "; ".join(_line(where, what, secrets) for where, what in named)
 
 
-def _line(where: tuple[int | str, ...], what: str) -> str:
-    path = ".".join(str(part)[:MAX_FIELD_NAME] for part in where)
+def _line(where: tuple[int | str, ...], what: str, secrets: bool) -> str:
+    path = ".".join(_name(str(part), secrets) for part in where)
     what = what.removeprefix("Value error, ")
     return f"{path}: {what}" if path else what
+
+
+def _name(part: str, secrets: bool) -> str:
+    return f"({len(part)} characters)" if secrets and len(part) > LONGEST_PUBLIC_NAME else part[:MAX_FIELD_NAME]

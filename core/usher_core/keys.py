@@ -130,7 +130,8 @@ def parse_key_file(text: str) -> KeyFile:
     except json.JSONDecodeError as error:
         raise LocalError(f"the key file is no JSON: {error.msg} at line {error.lineno}") from None
     except (ValidationError, RecursionError) as error:
-        raise LocalError(f"the key file is wrong: {describe(error)}", "make one with `usher keys new`") from None
+        fault = describe(error, secrets=True)
+        raise LocalError(f"the key file is wrong: {fault}", "make one with `usher keys new`") from None
     except ValueError:
         raise LocalError("the key file is no JSON: a number in it has more than 4300 digits") from None
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from usher_core.errors import LocalError, RemoteError
+from usher_core.errors import LONGEST_PUBLIC_NAME, LocalError, RemoteError
 from usher_core.hop import HopType, Outer, Record, encode, parse
 from usher_core.ids import ClientPath, Route
 from usher_core.keys import HopKey, HopKeyRing, IceKey, IceKeyRing, KeyState, SealKey, newest_usable, parse_key_file
@@ -114,6 +114,10 @@ def test_two_live_keys_with_one_id_are_refused() -> None:
         '{"version": 1, "hop": [{"id": 256, "key": "%s"}]}' % SECRET,
         '{"version": 1, "hop": [{"id": 1, "key": "%s!"}]}' % SECRET,
         '{"version": 1, "seal": [{"id": 1, "key": "%s", "surprise": "%s"}]}' % (SECRET, SECRET),
+        '{"version": 1, "%s": "hop"}' % SECRET,
+        '{"version": 1, "hop": [{"id": 1, "%s": "key"}]}' % SECRET,
+        '{"version": 1, "hop": [{"id": 1, "key%s": "%s"}]}' % (SECRET, SECRET),
+        '{"version": 1, "hop": {"%s": {"id": 1}}}' % SECRET,
         "[" * 100_000,
     ],
 )
@@ -122,6 +126,14 @@ def test_wrong_key_file_is_a_local_error_without_key_material(text: str) -> None
         parse_key_file(text)
     assert "secret-material" not in str(caught.value)
     assert SECRET not in str(caught.value)
+    assert SECRET[:LONGEST_PUBLIC_NAME] not in str(caught.value)
+
+
+def test_misspelt_field_of_a_key_file_is_named_and_a_key_in_its_place_is_not() -> None:
+    with pytest.raises(LocalError, match=r"hop\.0\.kee: unknown field; hop\.0\.key: Field required"):
+        parse_key_file('{"version": 1, "hop": [{"id": 1, "kee": ""}]}')
+    with pytest.raises(LocalError, match=rf"hop\.0\.\({len(SECRET)} characters\): unknown field"):
+        parse_key_file('{"version": 1, "hop": [{"id": 1, "%s": ""}]}' % SECRET)
 
 
 def test_repr_of_keys_hides_material() -> None:

@@ -136,7 +136,7 @@ def parse_key_set(text: str) -> KeySet:
     try:
         return KeySet.model_validate(json.loads(text))
     except (ValidationError, RecursionError) as error:
-        raise LocalError(describe(error)) from None
+        raise LocalError(describe(error, secrets=True)) from None
     except ValueError:
         raise LocalError("it is no JSON") from None
 
