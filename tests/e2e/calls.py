@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -19,6 +20,10 @@ Json = dict[str, Any]
 SET_UP_LIMIT_S = 60.0
 END_LIMIT_S = 60.0
 PACKETS_PER_S = 50
+HEARD_S = 5.0
+"""Twice the time between checks: a call that lost its path is without sound for as long, or has it back."""
+LONGEST_S = 600.0
+"""Of calls that are hung up in the end; longer than any test."""
 MAX_STUMBLE_MS = 2_400
 """Audio stumbles where pods start beside calls on few cores. Without a working path it waits for a check, 2.5 s."""
 MIN_RETURNED_SHARE = 0.95
@@ -93,11 +98,11 @@ class LiveCalls:
         url: of signaling.
         key: API key.
         count: calls at a time.
-        seconds: length of each, once all are up.
+        seconds: length of each, once all are up, for those that have to end by themselves.
         light: most of them are light clients, which count packets; every fifth is a full one.
     """
 
-    def __init__(self, url: str, key: str, count: int, seconds: float, *, light: bool = False) -> None:
+    def __init__(self, url: str, key: str, count: int, seconds: float = LONGEST_S, *, light: bool = False) -> None:
         self._command = [
             sys.executable, "-m", "usher_cli", "call", url, "--json",
             f"--count={count}", f"--concurrency={count}", f"--seconds={seconds}",
@@ -134,10 +139,22 @@ class LiveCalls:
     def are_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def end(self) -> Outcome:
-        """Wait until the calls have ended by themselves."""
+    def end(self, heard_s: float = HEARD_S) -> Outcome:
+        """Hang up when what happened to the calls has been heard, so many seconds from now."""
         assert self._process is not None
-        self._process.wait(self._seconds + SET_UP_LIMIT_S + END_LIMIT_S)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(heard_s)
+            raise AssertionError(f"the calls ended before all had happened:\n{self._report()}")
+        self._process.send_signal(signal.SIGUSR1)
+        return self._outcome(END_LIMIT_S)
+
+    def until_ended(self) -> Outcome:
+        """Wait until the calls have ended by themselves."""
+        return self._outcome(self._seconds + SET_UP_LIMIT_S + END_LIMIT_S)
+
+    def _outcome(self, limit_s: float) -> Outcome:
+        assert self._process is not None
+        self._process.wait(limit_s)
         printed = self._printed.read_text()
         assert printed, f"usher call said nothing:\n{self._report()}"
         found = json.loads(printed)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.e2e.calls import LiveCalls, Outcome
+from tests.e2e.calls import LONGEST_S, LiveCalls, Outcome
 from tests.e2e.images import Images
 from tests.e2e.kube import Json, Namespace, kubectl, run, wait_for
 from tests.pages import ROOT
@@ -258,9 +258,9 @@ class Fleet:
     def call(self, seconds: float = 3, count: int = 1) -> Outcome:
         """Place calls and wait for their end."""
         with self.calls(count, seconds) as calls:
-            return calls.end()
+            return calls.until_ended()
 
-    def calls(self, count: int, seconds: float, *, light: bool = False) -> LiveCalls:
+    def calls(self, count: int, seconds: float = LONGEST_S, *, light: bool = False) -> LiveCalls:
         """Calls in the background, see LiveCalls."""
         return LiveCalls(self.url, API_KEY, count, seconds, light=light)
 

@@ -91,7 +91,7 @@ def test_calls_come_by_the_host_ports_of_nodes(exposed: Fleet, figure: Figure) -
     fleet = exposed
     assert len([pod for pod in fleet.pods(PODS) if is_ready(pod)]) == len(node_addresses())
     before = flows_made_elsewhere(fleet)
-    with fleet.calls(4, seconds=5) as calls:
+    with fleet.calls(4) as calls:
         calls.until_up()
         assert sum(flows(fleet, pod) for pod in fleet.pods(PODS)) >= 4
         assert flows_made_elsewhere(fleet) == before
@@ -104,7 +104,7 @@ def test_calls_come_by_the_host_ports_of_nodes(exposed: Fleet, figure: Figure) -
 def test_a_relay_that_goes_leaves_its_calls_until_another_one_has_the_port(exposed: Fleet, figure: Figure) -> None:
     """No other relay is behind the address of a node, so there is a gap: until the next one is there."""
     fleet = exposed
-    with fleet.calls(4, seconds=GRACE_S + 30) as calls:
+    with fleet.calls(4) as calls:
         calls.until_up()
         victim = max(fleet.pods(PODS), key=lambda pod: flows(fleet, pod))
         assert flows(fleet, victim) > 0

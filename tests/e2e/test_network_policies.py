@@ -125,7 +125,7 @@ def network(small: Fleet) -> Iterator[Network]:
     given["networkPolicy"] = {"enabled": True, "metricsFrom": METRICS_FROM, "dnsPorts": sorted(dns)}
     small.helm("upgrade", RELEASE, CHART, given=given)
     try:
-        with small.calls(4, seconds=15, light=True) as calls:
+        with small.calls(4, light=True) as calls:
             calls.until_up()
             found = look(small)
         yield found

@@ -77,7 +77,7 @@ def test_draining_a_node_honours_the_budget_and_loses_no_call(fleet: Fleet, node
             late = fleet.call(seconds=2, count=4)
             assert calls.are_running
             assert drain.poll() is None, "a drain waits for calls"
-            outcome = calls.end()
+            outcome = calls.until_ended()
             said, _ = drain.communicate(timeout=120)
         figure("the drain took", f"{time.monotonic() - began:.1f} s under calls of {CALL_S} s")
     figure("calls during all of it", outcome)

@@ -43,7 +43,7 @@ def test_calls_and_new_calls_go_on_without_an_operator_and_pods_that_waited_star
 ) -> None:
     fleet = operators
     known = ids(fleet)
-    with fleet.calls(4, seconds=30, light=True) as calls:
+    with fleet.calls(4, light=True) as calls:
         calls.until_up()
         fleet.scale_operator(0)
         victim = fleet.pods(TRANSCEIVER_PODS)[0]["metadata"]["name"]
@@ -79,7 +79,7 @@ def test_another_operator_goes_on_where_a_killed_leader_left(operators: Fleet, f
     known = ids(fleet)
     leader, holder = fleet.leader(), fleet.lease_holder()
     body = fleet.namespace.get(f"pod/{leader}")
-    with fleet.calls(4, seconds=LEASE_S + 25, light=True) as calls:
+    with fleet.calls(4, light=True) as calls:
         calls.until_up()
         fleet.namespace.kubectl("scale", TRANSCEIVERS, "--replicas=4")
         fleet.kill(body)

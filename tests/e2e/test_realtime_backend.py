@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e import realtime_upstream
 from tests.e2e.conftest import Figure
-from tests.e2e.fleet import API_KEY, CHART, RELEASE, TRANSCEIVERS, Fleet, stopwatch, values
+from tests.e2e.fleet import API_KEY, CHART, RELEASE, TRANSCEIVER_PODS, TRANSCEIVERS, Fleet, stopwatch, values
 from tests.e2e.kube import Json, run, wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.needs("kubernetes", "helm"), pytest.mark.timeout(600)]
@@ -29,7 +29,7 @@ HEADERS = json.dumps({"X-Team": "voice"})
 LOOK_S = 60
 """Of the operator at a pool, while pods wait; on a busy machine."""
 PROPAGATION_S = 180
-"""A kubelet brings a changed Secret to its pods 60 to 90 s later."""
+"""A kubelet brings a changed Secret to its pods 60 to 90 s later, unless they change meanwhile."""
 
 
 @pytest.fixture
@@ -126,6 +126,7 @@ def test_a_caller_hears_a_realtime_server_that_gets_key_and_headers_from_a_secre
 
     with stopwatch(figures, "until a changed key is used"):
         set_secret(fleet, headers=HEADERS, **{"api-key": "second"})
+        fleet.bring_files(TRANSCEIVER_PODS)
         wait_for("a call with the new key", lambda: call(fleet)["key"] == "Bearer second", PROPAGATION_S)
     for name, seconds in figures.items():
         figure(name, f"{seconds:.0f} s")

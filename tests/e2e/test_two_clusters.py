@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.calls import HEARD_S
 from tests.e2e.conftest import Figure
 from tests.e2e.fleet import (
     CHART,
@@ -179,7 +180,7 @@ def test_a_call_enters_at_relays_without_transceivers_and_is_served_in_the_other
 
 
 def test_a_new_key_of_the_trunk_is_not_heard(clusters: Clusters, figure: Figure) -> None:
-    with clusters.home.calls(5, seconds=STARTS_IN_S + 12, light=True) as calls:
+    with clusters.home.calls(5, light=True) as calls:
         calls.until_up()
         clusters.share_keys("--new-key", f"--starts-in={STARTS_IN_S}")
         asked = time.monotonic()
@@ -187,7 +188,7 @@ def test_a_new_key_of_the_trunk_is_not_heard(clusters: Clusters, figure: Figure)
             fleet.bring_files(RELAY_PODS)
         wait_for("all relays hold both keys", lambda: all_hold(clusters, 2), STARTS_IN_S)
         figure("all relays held the new key after", f"{time.monotonic() - asked:.1f} s")
-        outcome = calls.end()
+        outcome = calls.end(STARTS_IN_S + HEARD_S)
     figure("calls while it came into use", outcome)
     assert outcome.is_unbroken
     assert not {each for relay in clusters.relays(clusters.away) for each in lacking(clusters.away, relay)}
@@ -219,11 +220,11 @@ def lacking(fleet: Fleet, relay: Json) -> set[str]:
 
 def test_a_relay_of_the_other_cluster_is_killed_and_calls_go_on(clusters: Clusters, figure: Figure) -> None:
     home = clusters.home
-    with home.calls(5, seconds=15, light=True) as calls:
+    with home.calls(5, light=True) as calls:
         calls.until_up()
         victim = max(clusters.relays(home), key=lambda relay: from_clients(home, relay))
         home.kill(victim)
-        outcome = calls.end()
+        outcome = calls.end(2 * HEARD_S)
     figure("calls during all of it", outcome)
     assert outcome.lost == 0
     assert outcome.longest_gap_ms <= MAX_MOVE_MS

@@ -46,7 +46,7 @@ def test_an_upgrade_of_all_programs_at_once_loses_no_call(fleet: Fleet, second_i
     upgraded = values(fleet.namespace.name, second_images)
     upgraded["signaling"]["settings"]["linger"] += 1
     try:
-        with fleet.calls(6, seconds=80, light=True) as calls:
+        with fleet.calls(6, light=True) as calls:
             calls.until_up()
             began = time.monotonic()
             fleet.helm("upgrade", RELEASE, CHART, given=upgraded)
@@ -54,7 +54,6 @@ def test_an_upgrade_of_all_programs_at_once_loses_no_call(fleet: Fleet, second_i
                 wait_for(f"new pods of {program}", lambda program=program: is_new(fleet, program, second_images), 150)  # type: ignore[misc]
                 figure(f"{program} was new after", f"{time.monotonic() - began:.1f} s")
             late = fleet.call(seconds=2, count=4)
-            assert calls.are_running
             outcome = calls.end()
     finally:
         fleet.helm("upgrade", RELEASE, CHART, given=values(fleet.namespace.name, fleet.images))
@@ -83,7 +82,7 @@ def test_uninstalling_waits_for_calls_and_leaves_only_crds(other: Fleet, figure:
         began = time.monotonic()
         fleet.helm("uninstall", RELEASE, "--timeout=200s")
         figure("helm uninstall took", f"{time.monotonic() - began:.1f} s under calls of 25 s")
-        outcome = calls.end()
+        outcome = calls.until_ended()
     figure("calls during it", outcome)
     assert outcome.is_unbroken
     own = OF_EVERY_NAMESPACE | OF_THE_USER

@@ -177,7 +177,9 @@ async def attack_live_call(fleet: Fleet, proxy: RecordingProxy, attack: Callable
             connected.set()
 
     async with CallsApi(fleet.url, None) as api:
-        call = asyncio.create_task(place_call(api, tone(440.0), VICTIM_SECONDS, progress, via=proxy.address))
+        call = asyncio.create_task(
+            place_call(api, tone(440.0), VICTIM_SECONDS, progress, via=proxy.address, hang_up=asyncio.Event())
+        )
         await asyncio.wait_for(connected.wait(), 20)
         # Media flows both ways, so the first authenticated packet has been there.
         await until(lambda: sum(classify(p) is DatagramClass.RTP for p in proxy.delivered) > 25, 10, "audio came back")

@@ -1,5 +1,6 @@
 """Ctrl-C and SIGTERM at any moment of the first seconds: a quiet end, and nothing left."""
 
+import re
 import signal
 import socket
 import subprocess
@@ -107,6 +108,28 @@ def test_a_call_that_is_interrupted_hangs_up(tmp_path: Path) -> None:
         wait_until(lambda: sessions(fleet) == 0, 2, "the call has ended at the server")
 
 
+def test_a_call_that_is_told_to_hang_up_reports_what_it_heard_and_places_no_other(tmp_path: Path) -> None:
+    arguments = ("--seconds=60", "--count=3", "--concurrency=2", "--json")
+    with running_fleet(tmp_path) as fleet, calling(fleet.url, *arguments) as caller:
+        caller.wait_until_connected(2)
+        # Two seconds of both, so that there is something to judge.
+        wait_until(lambda: answers(fleet) > 200, 20, "both have been heard")
+        caller.process.send_signal(signal.SIGUSR1)
+        caller.process.send_signal(signal.SIGUSR1)
+        report = caller.result(20)
+        wait_until(lambda: sessions(fleet) == 0, 2, "both calls have ended at the server")
+    assert report["status"] == 0
+    assert [call["wrong"] for call in report["calls"]] == [[], []]
+
+
 def sessions(fleet: Fleet) -> int:
     (transceiver,) = httpx.get(f"{fleet.url}/v1/fleet").json()["transceivers"]
     return int(transceiver["sessions"])
+
+
+def answers(fleet: Fleet) -> int:
+    """Packets that went to callers."""
+    (relay,) = fleet.state()["relays"]
+    page = httpx.get(f"{relay['admin']}/metrics").text
+    (found,) = re.findall(r'^usher_relay_packets_total\{direction="downlink"\} (\S+)$', page, re.MULTILINE)
+    return int(float(found))

@@ -99,9 +99,10 @@ async def place_call(
     progress: Progress,
     via: tuple[str, int] | None = None,
     *,
+    hang_up: asyncio.Event,
     trace: bool = False,
 ) -> CallRecord:
-    """Place a call, talk for `seconds` once connected, hang up.
+    """Place a call, talk for `seconds` once connected or until told to, hang up.
 
     Args:
         api: of the server.
@@ -109,6 +110,7 @@ async def place_call(
         seconds: how long to stay connected.
         progress: told of each step, in words.
         via: send media to this (IP, port) and not to the addresses in the answer: to a proxy that drops packets, say.
+        hang_up: is set to end the call before its time.
         trace: ask the server for the hops of the call.
 
     Raises CallError when the call does not come about; one that breaks later is recorded (`broke`).
@@ -141,10 +143,10 @@ async def place_call(
             raise CallError(_not_connected(record, cause))
         progress("connected")
         checks = CheckTimes(connection)
-        await _first_of(ended, timeout=min(seconds / 2, LOOK_AFTER_S))
+        await _first_of(ended, hang_up, timeout=min(seconds / 2, LOOK_AFTER_S))
         if placed.url is not None:
             record.description = await api.describe(placed.url, trace=trace)
-        await _first_of(ended, timeout=record.dtls_at + seconds - time.monotonic())
+        await _first_of(ended, hang_up, timeout=record.dtls_at + seconds - time.monotonic())
         record.ended_at = time.monotonic()
         if ended.is_set():
             lasted = f"{record.ended_at - record.dtls_at:.1f} s"

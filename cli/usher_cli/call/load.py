@@ -59,11 +59,11 @@ class Sending:
 
 
 async def place_load(
-    plan: Plan, full_every: int, progress: Progress, rate: float | None = None
+    plan: Plan, full_every: int, progress: Progress, rate: float | None, hang_up: asyncio.Event
 ) -> tuple[list[CallResult], dict[str, Any]]:
     """Place `plan.count` calls, one in `full_every` with the full client. Return the full calls and the load report.
 
-    With `rate` so many light calls a second begin.
+    With `rate` so many light calls a second begin. Once `hang_up` is set, calls end as soon as all are set up.
     """
     full = -(-plan.count // full_every)
     light = plan.count - full
@@ -79,7 +79,7 @@ async def place_load(
             sending.lags_s.clear()
             before = _Usage.now()
             full_plan = replace(plan, count=full, concurrency=full)
-            results = await place_calls(full_plan, progress)
+            results = await place_calls(full_plan, progress, hang_up)
             usage = _Usage.now().since(before)
         finally:
             sender.cancel()

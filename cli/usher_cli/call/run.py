@@ -45,8 +45,10 @@ class Plan:
     trace: bool = False
 
 
-async def place_calls(plan: Plan, progress: Progress) -> list[CallResult]:
+async def place_calls(plan: Plan, progress: Progress, hang_up: asyncio.Event) -> list[CallResult]:
     """Place all calls of a plan and judge them. A call that fails is a result, not an error.
+
+    Once `hang_up` is set, calls end and none that had to wait for its turn is placed.
 
     Raises LocalError for a URL or a file of ours that is wrong.
     """
@@ -54,12 +56,20 @@ async def place_calls(plan: Plan, progress: Progress) -> list[CallResult]:
     free = asyncio.Semaphore(plan.concurrency)
     async with CallsApi(plan.url, plan.api_key, plan.region) as api:
 
-        async def one(number: int) -> CallRecord | CallResult:
+        async def one(number: int) -> CallRecord | CallResult | None:
             async with free:
+                if hang_up.is_set():
+                    return None
                 progress(number, "calling")
                 try:
                     record = await place_call(
-                        api, plan.source, plan.seconds, lambda step: progress(number, step), plan.via, trace=plan.trace
+                        api,
+                        plan.source,
+                        plan.seconds,
+                        lambda step: progress(number, step),
+                        plan.via,
+                        hang_up=hang_up,
+                        trace=plan.trace,
                     )
                 except CallError as error:
                     progress(number, "failed", str(error))
@@ -69,7 +79,7 @@ async def place_calls(plan: Plan, progress: Progress) -> list[CallResult]:
 
         records = await asyncio.gather(*(one(number) for number in range(1, plan.count + 1)))
     # Only now: decoding would disturb calls that still run.
-    return [_result(number, record, plan) for number, record in enumerate(records, 1)]
+    return [_result(number, record, plan) for number, record in enumerate(records, 1) if record is not None]
 
 
 def _result(number: int, record: CallRecord | CallResult, plan: Plan) -> CallResult:
