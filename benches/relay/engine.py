@@ -1,8 +1,9 @@
 """An engine of the relay in a process of its own, without admin HTTP and files, for benches/relay/run.py.
 
-python benches/relay/engine.py native|python BUNDLE(0|1) MOST-FLOWS ROLE TRANSCEIVER-IP PORT...: says its port, then its
-counts for each line of stdin, and ends with it. ROLE is alone, home (says its trunk's port, too), or ingress=PORT: that
-of the home relay's trunk.
+python benches/relay/engine.py native|python HOLD MOST-FLOWS ROLE TRANSCEIVER-IP PORT...: says its port, then its counts
+for each line of stdin, and ends with it. HOLD is the seconds that a packet may wait for others to share a hop datagram
+with, or `apart`: each has its own. ROLE is alone, home (says its trunk's port, too), or ingress=PORT: that of the home
+relay's trunk.
 """
 
 import base64
@@ -34,7 +35,7 @@ def text(first: int, length: int) -> str:
 
 
 def main() -> None:
-    name, bundle, most_flows, role, host, *ports = sys.argv[1:]
+    name, hold, most_flows, role, host, *ports = sys.argv[1:]
     role, _, trunk_port = role.partition("=")
     configure("console", "warning")
     sys.setswitchinterval(SWITCH_INTERVAL)
@@ -53,7 +54,8 @@ def main() -> None:
         receive_buffer=BUFFER,
         send_buffer=BUFFER,
         workers=1,
-        bundle=bundle == "1",
+        bundle=hold != "apart",
+        bundle_hold=0.0 if hold == "apart" else float(hold),
         trunk=("127.0.0.1", 0) if role == "home" else None,
         with_peers=role == "ingress",
     )

@@ -140,11 +140,12 @@ class Relay(Program):
         commands = {
             "go": [str(folder / "reference")],
             "c": [str(folder / "loop"), str(most_flows)],
-            "native": [*engine, "native", "0", str(most_flows), "alone"],
-            "bundled": [*engine, "native", "1", str(most_flows), "alone"],
-            "python": [*engine, "python", "1", str(most_flows), "alone"],
-            "home": [*engine, "native", "0", str(most_flows), "home"],
-            "ingress": [*engine, "native", "0", str(most_flows), f"ingress={trunk}"],
+            "native": [*engine, "native", "apart", str(most_flows), "alone"],
+            "bundled": [*engine, "native", "0", str(most_flows), "alone"],
+            "held": [*engine, "native", "0.0003", str(most_flows), "alone"],
+            "python": [*engine, "python", "0", str(most_flows), "alone"],
+            "home": [*engine, "native", "apart", str(most_flows), "home"],
+            "ingress": [*engine, "native", "apart", str(most_flows), f"ingress={trunk}"],
         }
         super().__init__([*load.network.relay_prefix, *commands[name], *places], cpu)
         self.port = int(self.ready["port"])

@@ -12,7 +12,7 @@ from benches.relay.programs import Load, Relay
 FLOWS = 6_000
 PACKETS_PER_FLOW = 50
 FEWEST_FLOWS = 1_000
-BUNDLES = ("bundled", "python")
+BUNDLES = ("bundled", "held", "python")
 """These put several records into a hop datagram."""
 LOSS_ALLOWED = 0.1
 BEHIND_MS = 10.0

@@ -27,6 +27,8 @@ from benches.relay.report import plot, print_goals, print_rows
 from benches.relay.rows import Plan, Rig, Row, run
 
 ENGINES = ("native", "bundled", "go", "c", "python")
+HELD = "held"
+"""Takes part where there is much to bundle."""
 SINGLE = ("native", "go", "c", "python")
 OF_TRUNK = ("native", "ingress", "home")
 """Compared on loopback, where every part of the way is the same."""
@@ -69,7 +71,7 @@ def rig(folder: Path, network: Network, options: argparse.Namespace) -> Iterator
         load = Load(folder, network, options.cpus[0])
         stack.callback(load.end)
         relays = []
-        for name in ENGINES:
+        for name in (*ENGINES, HELD):
             relays.append(Relay(name, folder, load, options.cpus[1], 20_000))
             stack.callback(relays[-1].end)
         if network is LOOPBACK:
@@ -112,7 +114,7 @@ def compare(rig: Rig, results: Results) -> None:
         plans += [Plan(f"{part:.0%}", direction, dict.fromkeys(names, part * whole)) for part in (0.2, 0.5)]
         full = {name: 1.15 * results.capacity[f"{rig.network}/{direction}/{name}"] for name in names}
         plans.append(Plan("saturation", direction, full))
-    fast = ("native", "bundled", "go", "c")
+    fast = ("native", "bundled", HELD, "go", "c")
     plans.append(Plan("200 k/s", "up", dict.fromkeys(fast, BUNDLE_RATE)))
     # A real receiver, that reads each datagram and checks its MAC.
     plans.append(Plan("200 k/s, received", "up", dict.fromkeys(fast, BUNDLE_RATE), {"sample": 0}))
