@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.async_api import Page, expect
 
 from tests.browser.stack import Stack, usher_up
 from tests.browser.test_browser_page import press_and_wait
+from tests.browser.test_browser_screenshots import picture_folder, pictures
 
 pytestmark = [pytest.mark.timed, pytest.mark.needs("chromium"), pytest.mark.asyncio(loop_scope="module")]
 
@@ -45,6 +47,7 @@ async def test_a_call_into_another_region_shows_both_relays_and_the_time_of_each
     await expect(page.locator("#stop-transceiver")).to_have_text(
         re.compile(r"cluster 2\s+pod \d+, worker\s0\s+region-2")
     )
+    await expect(page.locator("#elsewhere")).to_be_hidden()
 
 
 async def test_a_call_within_a_region_shows_one_relay(page: Page, regions: Stack) -> None:
@@ -56,3 +59,18 @@ async def test_a_call_within_a_region_shows_one_relay(page: Page, regions: Stack
     await expect(page.locator("#path li.lit")).to_have_count(4)
     await expect(page.locator("#relay-title")).to_have_text("Relay")
     await expect(page.locator("#stop-relay")).to_have_text(re.compile("region-1$"))
+    await expect(page.locator("#elsewhere")).to_be_hidden()
+
+
+async def test_a_call_that_is_not_served_in_the_region_asked_for_says_so(
+    page: Page, regions: Stack, tmp_path: Path
+) -> None:
+    await page.goto(f"{regions.url}/?region=region-9")
+    await expect(page.locator("#elsewhere")).to_be_hidden()
+    await press_and_wait(page)
+
+    said = page.locator("#elsewhere")
+    await expect(said).to_have_text(re.compile(r"^You asked for region-9\. This call is served in region-[12]\.$"))
+    served = (await said.inner_text()).removesuffix(".").split()[-1]
+    await expect(page.locator("#stop-transceiver")).to_have_text(re.compile(f"{served}$"))
+    await pictures(page, picture_folder(tmp_path), "elsewhere")

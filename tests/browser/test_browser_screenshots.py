@@ -25,9 +25,13 @@ async def pictures(page: Page, folder: Path, name: str) -> None:
             assert beyond <= 0, f"{path.name} scrolls sideways by {beyond} px"
 
 
+def picture_folder(otherwise: Path) -> Path:
+    return Path(os.environ.get("USHER_SCREENSHOTS") or otherwise)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return Path(os.environ.get("USHER_SCREENSHOTS") or tmp_path)
+    return picture_folder(tmp_path)
 
 
 async def test_pictures_of_the_page(page: Page, usher: Stack, folder: Path):

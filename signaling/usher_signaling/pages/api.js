@@ -7,7 +7,7 @@ const ANSWER_WITHIN_MS = 15_000;
 /** For what a person should not have to wait for. */
 const TOLD_WITHIN_MS = 2_000;
 /** `?region=region-2` in this page's address asks for transceivers there, where the server believes it (`usher up` does). */
-const REGION = new URLSearchParams(location.search).get("region");
+export const REGION = new URLSearchParams(location.search).get("region");
 
 const authorization = (key) => (key ? { Authorization: `Bearer ${key}` } : {});
 

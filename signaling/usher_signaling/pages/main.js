@@ -1,5 +1,5 @@
 // Wires the call to the page.
-import { CALLS, describeCall, listBackends, openSideBand } from "./api.js";
+import { CALLS, describeCall, listBackends, openSideBand, REGION } from "./api.js";
 import { Call } from "./call.js";
 import { EventLog } from "./events.js";
 import { forgetKey, keepKey, storedKey } from "./key.js";
@@ -160,7 +160,10 @@ class Visit {
     this.#homeRegion = path.region;
     if (path.relay && !this.#stats) view.showFact("relay", path.relay);
     const owner = [path.cluster !== undefined && `cluster ${path.cluster}`, seat(path.transceiver), path.region].filter(Boolean);
-    if (owner.length) view.showFact("transceiver", owner.join("\n"));
+    if (owner.length) {
+      view.showFact("transceiver", owner.join("\n"));
+      view.showRegions(REGION, path.region);
+    }
     if (backend) view.showFact("backend", backend);
     if (timings) view.showServerTimings(timings);
   }

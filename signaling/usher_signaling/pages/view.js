@@ -137,8 +137,15 @@ export function showFact(stop, text) {
   $(`stop-${stop}`).textContent = text;
 }
 
+/** Says it where a call is not in the region `asked` for (null: for none). `served`: undefined where the server names none. */
+export function showRegions(asked, served) {
+  $("elsewhere").hidden = !asked || asked === served;
+  $("elsewhere").textContent = `You asked for ${asked}. This call is served in ${served ?? "no region"}.`;
+}
+
 export function clearNumbers() {
   showHops([]);
+  showRegions(null);
   showFact("browser", "this page");
   for (const stop of STOPS.slice(1)) showFact(stop, "–");
   for (const row of $("timings").children) {
