@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
+from collections.abc import Mapping
 from typing import Literal, Protocol
 
 import structlog
@@ -19,6 +21,14 @@ class Stream(Protocol):
         """Let it go."""
 
 
+def is_coloured(environment: Mapping[str, str], *, is_terminal: bool) -> bool:
+    """Tell whether lines have colours: in a terminal but with NO_COLOR (no-color.org), elsewhere with FORCE_COLOR.
+
+    A variable counts when it is not empty, whatever it says; NO_COLOR wins (force-color.org).
+    """
+    return not environment.get("NO_COLOR") and bool(environment.get("FORCE_COLOR") or is_terminal)
+
+
 def configure(log_format: Literal["console", "json"], level: str, stream: Stream = sys.stderr) -> None:
     """Send the log of usher and of its libraries to a stream. Called once, by the program's `run`."""
     shared: list[structlog.types.Processor] = [
@@ -32,7 +42,8 @@ def configure(log_format: Literal["console", "json"], level: str, stream: Stream
         if log_format == "json"
         # Not the default: with `rich` installed that prints local variables, and keys are among them.
         else structlog.dev.ConsoleRenderer(
-            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+            colors=is_coloured(os.environ, is_terminal=sys.stderr.isatty()),
+            exception_formatter=structlog.dev.plain_traceback,
         )
     )
     structlog.configure(

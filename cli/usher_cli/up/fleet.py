@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import os
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -21,6 +22,7 @@ import structlog
 from usher_cli.up import child
 from usher_cli.up.arguments import Arguments
 from usher_cli.up.atomic_file import write_atomically
+from usher_cli.up.environment import environment_of_child
 from usher_cli.up.log_writer import LogWriter
 from usher_cli.up.members import Member, Members
 from usher_cli.up.places import Places
@@ -209,14 +211,7 @@ class Fleet:
                 _log.error("the state file is not up to date", reason=str(error))
 
     async def _spawn(self, name: str, arguments: Sequence[str]) -> child.ChildProcess:
-        environment = self._environment(with_key=arguments[0] == "signaling")
+        environment = environment_of_child(
+            os.environ, self._settings, with_key=arguments[0] == "signaling", is_terminal=sys.stderr.isatty()
+        )
         return await child.start(name, child.usher_command(arguments), environment, self._log)
-
-    def _environment(self, *, with_key: bool) -> dict[str, str]:
-        """Return our environment without what was meant for `usher up` itself; the API key for signaling only."""
-        ours = {f"USHER_{field.upper()}" for field in UpSettings.model_fields}
-        environment = {name: value for name, value in os.environ.items() if name not in ours}
-        if with_key and self._settings.api_key is not None:
-            # Not as a flag: any user of this machine can read those.
-            environment["USHER_API_KEY"] = self._settings.api_key.get_secret_value()
-        return environment

@@ -1,0 +1,58 @@
+"""Where log lines have colours."""
+
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from usher_core.logs import is_coloured
+
+SAYS_ONE_LINE = (
+    "from usher_core import logs; import structlog; logs.configure('{}', 'info'); structlog.get_logger().info('hello')"
+)
+ESCAPE = b"\x1b["
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize(
+    "no_color, force_color, coloured",
+    [
+        (None, None, None),
+        ("", "", None),
+        ("1", None, False),
+        ("0", None, False),
+        (None, "1", True),
+        (None, "0", True),
+        ("", "1", True),
+        ("1", "1", False),
+    ],
+)
+def test_no_color_wins_then_force_color_then_what_stderr_is(
+    terminal: bool, no_color: str | None, force_color: str | None, coloured: bool | None
+) -> None:
+    given = {"NO_COLOR": no_color, "FORCE_COLOR": force_color}
+    environment = {name: value for name, value in given.items() if value is not None}
+    assert is_coloured(environment, is_terminal=terminal) is (terminal if coloured is None else coloured)
+
+
+@pytest.mark.parametrize("log_format, coloured", [("console", True), ("json", False)])
+def test_lines_have_colours_in_a_terminal_where_people_read_them(log_format: str, coloured: bool) -> None:
+    assert (ESCAPE in said_in_a_terminal(log_format)) is coloured
+    assert ESCAPE not in said_in_a_terminal(log_format, NO_COLOR="1")
+
+
+def said_in_a_terminal(log_format: str, **more: str) -> bytes:
+    """What a program logs whose stderr is a pseudo terminal."""
+    ours, its = pty.openpty()
+    try:
+        plain = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "FORCE_COLOR"}}
+        command = [sys.executable, "-c", SAYS_ONE_LINE.format(log_format)]
+        subprocess.run(command, stderr=its, env=plain | more, timeout=30, check=True)
+        said = os.read(ours, 4096)
+    finally:
+        os.close(ours)
+        os.close(its)
+    assert b"hello" in said
+    return said
