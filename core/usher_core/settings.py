@@ -84,7 +84,10 @@ class ProgramSettings(BaseSettings):
                 formatter_class=_HelpFormatter,
             )
             return CliApp.run(
-                cls, cli_args=list(arguments), cli_settings_source=flags, cli_cmd_method_name="ignored_method"
+                cls,
+                cli_args=_joined(arguments, cls),
+                cli_settings_source=flags,
+                cli_cmd_method_name="ignored_method",
             )
         except ValidationError as error:
             faults = error.errors(include_url=False)
@@ -94,6 +97,22 @@ class ProgramSettings(BaseSettings):
         except SettingsError as error:
             fault = str(error).removeprefix("error parsing CLI: ")
             raise LocalError(f"usher {cls.program}: {fault}", see) from None
+
+
+def _joined(arguments: Sequence[str], settings: type[BaseSettings]) -> list[str]:
+    """Return the arguments with each `--flag -5ms` as `--flag=-5ms`.
+
+    Else argparse takes such a value for a flag, and says that there is none. No flag of ours has one dash, but for -h.
+    """
+    valued = {_flag(name) for name, field in settings.model_fields.items() if field.annotation is not bool}
+    joined: list[str] = []
+    for argument in arguments:
+        is_value = argument.startswith("-") and not argument.startswith("--") and argument != "-h"
+        if is_value and joined and joined[-1] in valued:
+            joined[-1] += f"={argument}"
+        else:
+            joined.append(argument)
+    return joined
 
 
 _MADE_BY_KEYS_NEW = {"keys_file", "token_file"}

@@ -1,4 +1,4 @@
-"""What the four programs say about settings that are missing or wrong: every flag, and the variable beside it."""
+"""What the programs say about settings that are missing or wrong: every flag, and the variable beside it."""
 
 import re
 from collections.abc import Iterator
@@ -7,13 +7,22 @@ from typing import get_origin
 import pytest
 
 from usher_cli.up.settings import UpSettings
+from usher_cli.wan.settings import WanSettings
 from usher_core.errors import LocalError
 from usher_core.settings import ProgramSettings
+from usher_operator.settings import OperatorSettings
 from usher_relay.settings import RelaySettings
 from usher_signaling.settings import SignalingSettings
 from usher_transceiver.settings import TransceiverSettings
 
-PROGRAMS: tuple[type[ProgramSettings], ...] = (UpSettings, RelaySettings, TransceiverSettings, SignalingSettings)
+PROGRAMS: tuple[type[ProgramSettings], ...] = (
+    UpSettings,
+    RelaySettings,
+    TransceiverSettings,
+    SignalingSettings,
+    WanSettings,
+    OperatorSettings,
+)
 
 
 def fault(settings: type[ProgramSettings], *flags: str) -> str:
@@ -22,9 +31,17 @@ def fault(settings: type[ProgramSettings], *flags: str) -> str:
     return str(caught.value)
 
 
+def outcome(settings: type[ProgramSettings], *flags: str) -> str:
+    """What comes of flags: the settings, or what is wrong with them."""
+    try:
+        return repr(settings.from_command_line(flags))
+    except LocalError as error:
+        return str(error)
+
+
 def needed(settings: type[ProgramSettings]) -> list[str]:
     """Flags without which the program does not start, with a value each."""
-    values = {"listen": "1=127.0.0.1:0", "pod": "1"}
+    values = {"listen": "1=127.0.0.1:0", "pod": "1", "link": "127.0.0.1:0=127.0.0.1:3478"}
     return [
         f"--{name.replace('_', '-')}={values.get(name, 'file')}"
         for name, field in settings.model_fields.items()
@@ -68,6 +85,33 @@ def test_a_wrong_value_is_told_with_its_flag_and_its_variable(
     assert re.fullmatch(
         rf"usher {settings.program}: {flag} 'bog us' \(or {variable}\): .+ is expected; see `usher \w+ --help`", said
     ), said
+
+
+@pytest.mark.parametrize(
+    "settings, name",
+    [(each, name) for each in PROGRAMS for name, field in each.model_fields.items() if field.annotation is not bool],
+)
+@pytest.mark.parametrize("value", ["-5ms", "-x"])
+def test_a_value_that_begins_with_a_dash_is_read_as_one_in_any_spelling(
+    settings: type[ProgramSettings], name: str, value: str
+) -> None:
+    flag = f"--{name.replace('_', '-')}"
+    others = [given for given in needed(settings) if not given.startswith(f"{flag}=")]
+    assert outcome(settings, *others, flag, value) == outcome(settings, *others, f"{flag}={value}")
+
+
+@pytest.mark.parametrize("settings, flag", [(UpSettings, "--wan"), (WanSettings, "--rtt"), (WanSettings, "--jitter")])
+@pytest.mark.parametrize("value", ["-5ms", "-0.5s", "-5"])
+def test_a_time_below_nothing_is_told_with_what_was_expected(
+    settings: type[ProgramSettings], flag: str, value: str
+) -> None:
+    said = fault(settings, *needed(settings), flag, value)
+    assert f"{flag} (or USHER_{flag[2:].upper()}): {value!r} is no time such as 40ms or 0.5s;" in said
+
+
+def test_a_flag_of_one_dash_is_no_value_of_a_flag_without_one() -> None:
+    assert "unrecognized arguments: -x" in fault(SignalingSettings, *needed(SignalingSettings), "--keyless", "-x")
+    assert "unrecognized arguments: -x" in fault(UpSettings, "--relays=2", "-x")
 
 
 def test_all_wrong_values_are_told_at_once_and_many_are_counted() -> None:
