@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup native up test test-long lint types layers fmt crds chart images kind-up kind-down e2e fuzz bench bench-relay bench-transceiver bench-voice clean
+.PHONY: help setup native up test test-timed test-long lint types layers fmt crds chart images kind-up kind-down e2e fuzz bench bench-relay bench-transceiver bench-voice clean
 .PHONY: native-if-cargo # part of others
 
 help: ## list the targets
@@ -62,14 +62,16 @@ native-if-cargo: $(STAMP)
 up: native-if-cargo ## start everything here and print `ready URL` (ARGS="--relays 2 …" is passed on)
 	@exec $(BIN)/usher up $(ARGS)
 
-# Coverage would slow whole programs and calls down (marker `programs`); what measures time (marker `timed`) runs alone.
+# Coverage would slow whole programs and calls down (marker `programs`).
 # Files begin in order of their names: in order of the number of tests the long ones would come last, and alone.
-test: native-if-cargo lint types layers ## lint, types, layers and the tests this machine can run, but long ones and e2e; no root needed
+test: native-if-cargo lint types layers ## lint, types, layers and the tests this machine can run, but timed and long ones and e2e; no root needed
 	$(PYTEST) -n $(JOBS) -m 'not programs and not timed and not long and not e2e' --cov --cov-report=term
 	$(PYTEST) -n $(LIVE) --dist=loadfile --no-loadscope-reorder -m 'programs and not timed and not long and not e2e' $(WHOLE)
+
+test-timed: native-if-cargo ## tests that measure times or how whole a sound is, one after the other: let the machine do nothing else
 	$(PYTEST) -m 'timed and not long and not e2e' $(WHOLE)
 
-test-long: test ## `make test`, then what takes minutes: long fuzzing, many more random examples, long calls
+test-long: test test-timed ## both, then what takes minutes: long fuzzing, many more random examples, long calls
 	USHER_FUZZ_SECONDS=120 $(PYTEST) -n $(JOBS) --hypothesis-profile=long --timeout=1800 tests/property tests/fuzz
 	$(PYTEST) -m 'long and not e2e' --timeout=1800
 

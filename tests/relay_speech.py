@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import select
 import socket
 import threading
 import time
 from typing import Self
 
-from tests.relay_network import DEADLINE, Client, FakeTransceiver, until
+from tests.relay_network import DEADLINE, Client, FakeTransceiver, RelayProcess, until
 from tests.relay_rig import ALIVE, HOP_KEY, POD_A, session
 from usher_core import hop
 from usher_core.hop import LAST_HOP, OVER_A_TRUNK, HopType, Outer, Record
@@ -17,6 +18,7 @@ from usher_core.ids import ClientPath, Route
 from usher_core.rtp import peek_ssrc
 
 SSRC = 77
+SSRC_LENGTH = 4
 FRAME = 0.02
 IP_PKTINFO = 8
 ANSWER = b"\x80answer to "
@@ -45,19 +47,26 @@ class Owner:
     def _run(self) -> None:
         while not self._stopping.is_set():
             with contextlib.suppress(TimeoutError):
-                datagram, relay = self.pod.socket.recvfrom(65_535)
-                parsed = hop.parse(datagram)
-                if parsed.outer.type is HopType.PROBE:
-                    continue
-                slot = parsed.outer.return_slot
-                for record in parsed.records:
-                    asked = parsed.outer.type is HopType.WHO_HAS
-                    said = self._on_question(record) if asked else self._on_data(record, slot)
-                    if said is not None:
-                        self.pod.socket.sendto(said, relay)
+                self.serve()
+
+    def serve(self) -> None:
+        """Take one datagram and answer it. Raises TimeoutError or BlockingIOError where none comes."""
+        datagram, relay = self.pod.socket.recvfrom(65_535)
+        kind = datagram[1]
+        if kind == HopType.PROBE:
+            return
+        if kind == HopType.WHO_HAS:
+            self.asked += 1
+            if (ssrc := int.from_bytes(datagram[-SSRC_LENGTH:])) and ssrc not in self.ssrcs:
+                return
+        parsed = hop.parse(datagram)
+        slot = parsed.outer.return_slot
+        for record in parsed.records:
+            said = self._on_question(record) if kind == HopType.WHO_HAS else self._on_data(record, slot)
+            if said is not None:
+                self.pod.socket.sendto(said, relay)
 
     def _on_question(self, record: Record) -> bytes | None:
-        self.asked += 1
         ssrc = int.from_bytes(record.payload)
         known = ssrc in self.ssrcs if ssrc else record.path in self.paths
         return self._hop(HopType.HERE, record.path, record.payload) if known else None
@@ -117,6 +126,77 @@ def numbers(answers: list[bytes]) -> set[bytes]:
 def connect(client: Client, route: Route = POD_A) -> None:
     client.send(session(route).check())
     until(lambda: heard(client), "the check is answered")
+
+
+def move(client: Client, relay: RelayProcess) -> None:
+    host, _, port = relay.udp.rpartition(":")
+    client.relay = (host, int(port))
+
+
+class Crowd:
+    """Many clients that send speech, and note how often each was answered and the longest time between."""
+
+    FIRST_SSRC = 1_000
+    """Each has one of its own: of a common one, it would be found by that."""
+
+    def __init__(self, clients: list[Client], every: float) -> None:
+        self.clients = clients
+        self.begin()
+        for client in clients:
+            client.socket.setblocking(False)
+        self._every = every
+        self._stopping = threading.Event()
+        self._threads = [threading.Thread(target=run, daemon=True) for run in (self._speak, self._listen)]
+
+    def begin(self) -> None:
+        """Forget what was noted."""
+        self.last = [time.monotonic()] * len(self.clients)
+        self.gaps = [0.0] * len(self.clients)
+        self.answers = [0] * len(self.clients)
+
+    def longest(self) -> list[float]:
+        """p50, p99 and the most of the longest times between two answers, once each client had 10."""
+        until(lambda: min(self.answers) >= 10, "all are answered", 20)
+        gaps = sorted(self.gaps)
+        return [round(gaps[at], 3) for at in (len(gaps) // 2, len(gaps) * 99 // 100, -1)]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _speak(self) -> None:
+        number, pause = 0, self._every / len(self.clients)
+        due = time.monotonic()
+        while not self._stopping.is_set():
+            number += 1
+            for nth, client in enumerate(self.clients):
+                client.send(speech(number & 0xFFFF, self.FIRST_SSRC + nth))
+                due += pause
+                if (left := due - time.monotonic()) > 0.005:
+                    time.sleep(left)
+
+    def _listen(self) -> None:
+        poller = select.epoll()
+        numbers = {client.socket.fileno(): number for number, client in enumerate(self.clients)}
+        for descriptor in numbers:
+            poller.register(descriptor, select.EPOLLIN)
+        while not self._stopping.is_set():
+            for descriptor, _ in poller.poll(0.05):
+                number = numbers[descriptor]
+                now = time.monotonic()
+                with contextlib.suppress(BlockingIOError):
+                    while True:
+                        self.clients[number].socket.recv(2_000)
+                self.gaps[number] = max(self.gaps[number], now - self.last[number])
+                self.last[number] = now
+                self.answers[number] += 1
+        poller.close()
 
 
 class Flood:

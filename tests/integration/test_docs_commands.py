@@ -34,6 +34,7 @@ ELSEWHERE = {
     "make setup": "`make test` begins with it",
     "make native": "`make test` begins with it, where there is cargo",
     "make test": "this is a part of it",
+    "make test-timed": "the tests of one marker",
     "make fmt": "it would change files; test_layout.py knows that the target exists",
     ".venv/bin/mypy": "`make types` runs it, a part of `make test`",
     "usher keys rotate --namespace NAME": "it needs a cluster; test_cli_keys_rotate.py has a made-up one",

@@ -7,14 +7,12 @@ import base64
 import contextlib
 import functools
 import json
-import select
 import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Self
 
 import pytest
 import redis
@@ -22,7 +20,7 @@ import redis
 from tests.redis_server import RedisServer, free_port
 from tests.relay_network import Client, Network, RelayProcess, relay_process, until, write_routes
 from tests.relay_rig import POD_A, POD_B, key_text, rtp, session
-from tests.relay_speech import SSRC, Flood, Owner, connect, heard, speak, speech
+from tests.relay_speech import SSRC, Crowd, Flood, Owner, connect, heard, move, speak, speech
 from usher_core.ids import ClientPath, pack_address
 from usher_relay.hop_codec import route_bytes
 from usher_relay.store.mapping import VALUE_LENGTH, name_of
@@ -96,11 +94,6 @@ def is_up(relay: RelayProcess) -> bool:
     return count(relay, "redis_away") == 0
 
 
-def move(client: Client, relay: RelayProcess) -> None:
-    host, _, port = relay.udp.rpartition(":")
-    client.relay = (host, int(port))
-
-
 def words(relay: RelayProcess) -> list[str]:
     lines = [json.loads(line) for line in relay.log_text().splitlines() if line.startswith("{")]
     return [line["event"].split(";")[0] for line in lines if line["event"].startswith("Redis")]
@@ -161,69 +154,6 @@ def test_a_call_of_another_cluster_goes_on_at_a_second_ingress_relay_of_its_regi
             print(f"\nlongest gap: {gap} packets")
             assert gap <= LONGEST_GAP
             assert count(second, 'redis_lookups_total{result="found"}') == 1
-
-
-class Crowd:
-    """Many clients that send speech, and note how often each was answered and the longest time between."""
-
-    def __init__(self, clients: list[Client], every: float) -> None:
-        self.clients = clients
-        self.begin()
-        for client in clients:
-            client.socket.setblocking(False)
-        self._every = every
-        self._stopping = threading.Event()
-        self._threads = [threading.Thread(target=run, daemon=True) for run in (self._speak, self._listen)]
-
-    def begin(self) -> None:
-        """Forget what was noted."""
-        self.last = [time.monotonic()] * len(self.clients)
-        self.gaps = [0.0] * len(self.clients)
-        self.answers = [0] * len(self.clients)
-
-    def longest(self) -> list[float]:
-        """p50, p99 and the most of the longest times between two answers, once each client had 10."""
-        until(lambda: min(self.answers) >= 10, "all are answered", 20)
-        gaps = sorted(self.gaps)
-        return [round(gaps[at], 3) for at in (len(gaps) // 2, len(gaps) * 99 // 100, -1)]
-
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _speak(self) -> None:
-        number, pause = 0, self._every / len(self.clients)
-        due = time.monotonic()
-        while not self._stopping.is_set():
-            number += 1
-            for nth, client in enumerate(self.clients):
-                client.send(speech(number & 0xFFFF, 1_000 + nth))  # of one SSRC, it would be found by that
-                due += pause
-                if (left := due - time.monotonic()) > 0.005:
-                    time.sleep(left)
-
-    def _listen(self) -> None:
-        poller = select.epoll()
-        numbers = {client.socket.fileno(): number for number, client in enumerate(self.clients)}
-        for descriptor in numbers:
-            poller.register(descriptor, select.EPOLLIN)
-        while not self._stopping.is_set():
-            for descriptor, _ in poller.poll(0.05):
-                number = numbers[descriptor]
-                now = time.monotonic()
-                with contextlib.suppress(BlockingIOError):
-                    while True:
-                        self.clients[number].socket.recv(2_000)
-                self.gaps[number] = max(self.gaps[number], now - self.last[number])
-                self.last[number] = now
-                self.answers[number] += 1
-        poller.close()
 
 
 @pytest.mark.timed

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import signal
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TypeAlias
 
 import pytest
 
+from tests.owners import Owners
 from tests.relay_network import (
     BOTH_ENGINES,
     MakeEngine,
     Network,
     RunningEngine,
+    relay_process,
     until,
 )
-from tests.relay_rig import DTLS, POD_A, POD_B
-from tests.relay_speech import SSRC, Flood, Owner, connect, heard, speak
+from tests.relay_rig import DTLS, POD_A, POD_B, session
+from tests.relay_speech import SSRC, Crowd, Flood, Owner, connect, heard, move, speak
 from usher_relay.counters import Drop
 from usher_relay.state import Limits
 from usher_relay.waiting import WAITING
 
 pytestmark = pytest.mark.programs
+
+CONFIRMED = 'usher_relay_flows{state="confirmed"}'
 
 Run: TypeAlias = Callable[..., RunningEngine]
 LONGEST_GAP = 10
@@ -85,6 +92,49 @@ def test_dtls_at_a_relay_that_never_saw_the_client_is_led_by_its_address(
         client = net.client(second.at(1))
         client.send(DTLS)
         until(lambda: second.drops() == {Drop.NOT_FOUND: 1}, "from a new port it waited in vain: DTLS never roams")
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("transceivers", [8, 64])
+@pytest.mark.parametrize("engine", ["python", pytest.param("native", marks=pytest.mark.needs("native engine"))])
+@pytest.mark.parametrize("replaced", [False, True], ids=["a second relay", "a relay that is started then"])
+def test_five_hundred_callers_behind_one_address_go_on_when_their_relay_was_killed(
+    net: Network,
+    tmp_path: Path,
+    engine: str,
+    transceivers: int,
+    replaced: bool,
+    record_property: Callable[[str, object], None],
+) -> None:
+    callers, every = 500, 0.2
+    start = functools.partial(relay_process, tmp_path, f"--engine={engine}")
+    with contextlib.ExitStack() as stack:
+        owners = stack.enter_context(Owners(transceivers, callers))
+        owners.write_routes(tmp_path / "routes.json")
+        first = stack.enter_context(start())
+        second = None if replaced else stack.enter_context(start())
+        clients = [net.client(first.udp) for _ in range(callers)]
+        for number, client in enumerate(clients):
+            client.send(session(owners.route_of(number), number).check())
+            if number % 20 == 19:
+                time.sleep(0.02)
+        until(lambda: first.metrics()[CONFIRMED] == callers, "all are connected", 20)
+        crowd = stack.enter_context(Crowd(clients, every))
+        before = crowd.longest()
+        first.signal(signal.SIGKILL)
+        first.wait()
+        if second is None:
+            second = stack.enter_context(start())
+        for client in clients:
+            move(client, second)
+        crowd.begin()
+        figures = {"before": before, "after": crowd.longest()}
+        print(f"\n{transceivers} transceivers; gaps, p50 p99 max in s, with a packet every {every} s: {figures}")
+        record_property("gaps", figures)
+        metrics = second.metrics()
+        assert metrics[CONFIRMED] == callers
+        assert metrics.get('usher_relay_drops_total{reason="limit_questions"}', 0) == 0
+        assert figures["after"][-1] <= figures["before"][-1] + every, "one packet at most is lost of anybody"
 
 
 @pytest.mark.timed
