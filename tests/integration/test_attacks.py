@@ -335,7 +335,9 @@ async def test_address_without_a_check_gets_at_most_three_times_what_it_sent(
 
     record = await attack_live_call(fleet, proxy, attack)
     got = sum(len(packet) for packet in stranger.received())
-    record_property("amplification", round(got / stranger.sent_bytes, 2))
     assert stranger.sent_bytes > 0
+    figure = round(got / stranger.sent_bytes, 2)
+    print(f"\nbytes back per byte sent: {figure}")
+    record_property("amplification", figure)
     assert got <= 3 * stranger.sent_bytes
     assert_unharmed(record)
