@@ -238,15 +238,16 @@ def test_the_programs_started_by_hand_answer_a_call(script: Script, tmp_path: Pa
     text = "\n".join(script.commands)
     ports = {port: free_port() for port in sorted(set(re.findall(r"(?<=:)\d{4}\b", text)))}
     text = re.sub(rf"(?<=:)({'|'.join(ports)})\b", lambda match: ports[match[1]], text)
-    *starts, call = text.splitlines()
-    assert call.startswith("usher call ")
+    lines = text.splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("usher call "))
+    starts, calls = lines[:first], [re.sub("^usher call .*", r"\g<0> --seconds=3", line) for line in lines[first:]]
     readyz = f"http://127.0.0.1:{ports['8080']}/readyz"
     ready = f"""until curl --silent {readyz} | grep '"can_place":true'; do sleep 0.1; done"""
     log = tmp_path / "log"
     with log.open("w") as output:
         # All are of one process group, which ends them.
         process = subprocess.Popen(
-            ["sh", "-euc", "\n".join([*starts, ready, call])],
+            ["sh", "-euc", "\n".join([*starts, ready, *calls])],
             cwd=tmp_path,
             env={**make_environment(), "PATH": f"{Path(sys.prefix) / 'bin'}:{os.environ['PATH']}"},
             stdout=output,
@@ -259,8 +260,10 @@ def test_the_programs_started_by_hand_answer_a_call(script: Script, tmp_path: Pa
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    assert "1 of 1 calls right" in log.read_text()
-    if "--trace" in call:
+    placed = [line for line in calls if line.startswith("usher call ")]
+    assert log.read_text().count("1 of 1 calls right") == len(placed)
+    assert "not in the region asked for" not in log.read_text()
+    if "--trace" in calls[-1]:
         assert "ingress ↔ home" in log.read_text()
         assert "home ↔ transceiver" in log.read_text()
 
