@@ -84,7 +84,9 @@ class RelayLog:
 
 
 class MiniRelay:
-    """Forwards everything to one transceiver. `keep_up` and `keep_down` may drop; `rename` fakes NAT rebinding."""
+    """Forwards everything to one transceiver, `delay_s` later. `keep_up` and `keep_down` may drop; `rename` fakes NAT
+    rebinding.
+    """
 
     def __init__(self, hop_key: bytes, mtu: int = 1400, listener: int = 1) -> None:
         self.hop_key = hop_key
@@ -95,6 +97,7 @@ class MiniRelay:
         self.keep_up: Callable[[ClientPath, bytes], bool] = lambda _path, _payload: True
         self.keep_down: Callable[[ClientPath, bytes], bool] = lambda _path, _payload: True
         self.rename: dict[tuple[str, int], tuple[str, int]] = {}
+        self.delay_s = 0.0
         self.swap_halves = False
         self.sinks: dict[ClientPath, Callable[[bytes], None]] = {}
         self.tentative: set[tuple[str, int]] = set()
@@ -120,7 +123,13 @@ class MiniRelay:
         host, port = self.rename.get(addr, addr)
         path = ClientPath(pack_address(host), port, self.listener)
         if self.keep_up(path, data):
-            self.forward(path, data, RecordFlag.TENTATIVE if (host, port) in self.tentative else 0)
+            self._later(self.forward, path, data, RecordFlag.TENTATIVE if (host, port) in self.tentative else 0)
+
+    def _later(self, pass_on: Callable[..., None], *what: Any) -> None:
+        if self.delay_s:
+            asyncio.get_running_loop().call_later(self.delay_s, pass_on, *what)
+        else:
+            pass_on(*what)
 
     def forward(self, path: ClientPath, data: bytes, flags: int = 0) -> None:
         """Send a client's datagram to the transceiver, in two halves where it does not fit."""
@@ -164,7 +173,7 @@ class MiniRelay:
         for record in parsed.records:
             match parsed.outer.type:
                 case HopType.DATA:
-                    self._to_client(record)
+                    self._later(self._to_client, record)
                 case HopType.UNKNOWN_FLOW:
                     self.log.unknown_flow.append(record.path)
                 case HopType.HERE:

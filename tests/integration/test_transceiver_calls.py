@@ -14,6 +14,7 @@ from usher_core.datagram import DatagramClass, classify
 from usher_core.hop import RecordFlag
 from usher_core.rtp import is_rtcp
 from usher_transceiver.aiortc_adapter import MAX_MESSAGE_SIZE
+from usher_transceiver.session import EndReason
 
 pytestmark = pytest.mark.programs
 
@@ -142,6 +143,19 @@ async def test_a_client_that_closes_frees_its_session_at_once(tmp_path: Path) ->
         assert session.end_reason == "client_closed"
         assert len(running.transceiver.sessions) == 0
         assert running.transceiver.mux.paths == 0
+
+
+async def test_a_client_far_away_hears_of_the_end_though_events_fill_the_window_of_its_way(tmp_path: Path) -> None:
+    async with rig(tmp_path) as running:
+        running.relay.delay_s = 0.075
+        client = await connected(running)
+        await until(lambda: client.of_type("session.created"), "greeted")
+        for number in range(12):
+            client.session.events.emit({"type": "test.filler", "number": number, "text": "x" * 1000})
+        client.session.end(EndReason.HANGUP)
+        await until(lambda: client.of_type("usher.call.ended"), "told", 1.0)
+        assert [event["number"] for event in client.of_type("test.filler")] == list(range(12))
+        assert len(running.transceiver.sessions) == 0
 
 
 async def test_an_sctp_abort_alone_frees_the_session(tmp_path: Path) -> None:

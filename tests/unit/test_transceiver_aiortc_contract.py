@@ -18,6 +18,7 @@ from google_crc32c import value as crc32c
 from usher_core.errors import RemoteError
 from usher_transceiver import aiortc_adapter
 from usher_transceiver.aiortc_adapter import (
+    LAST_BURST,
     MAX_BUFFERED,
     MAX_FRAGMENTS,
     MAX_MESSAGE_SIZE,
@@ -35,7 +36,7 @@ def test_the_version_is_the_one_that_was_read() -> None:
 
 
 def test_the_names_that_the_adapter_uses_exist() -> None:
-    for name in ("_handle_data", "_send_chunk", "start", "stop", "_abort"):
+    for name in ("_handle_data", "_send_chunk", "_data_channel_flush", "_transmit", "start", "stop", "_abort"):
         assert inspect.iscoroutinefunction(getattr(RTCSctpTransport, name)), name
     for name in ("gaps", "duplicates"):
         assert isinstance(getattr(SackChunk(), name), list)
@@ -44,7 +45,8 @@ def test_the_names_that_the_adapter_uses_exist() -> None:
 async def test_the_attributes_that_the_adapter_reads_exist() -> None:
     sctp = Side("server").channels._sctp
     assert sctp.state == "new"
-    assert isinstance(sctp._advertised_rwnd, int)
+    for name in ("_advertised_rwnd", "_cwnd", "_flight_size"):
+        assert isinstance(getattr(sctp, name), int), name
     assert isinstance(sctp._inbound_streams, dict)
     assert isinstance(sctp._sack_misordered, set)
     assert sctp._get_inbound_stream(5).reassembly == []
@@ -153,6 +155,46 @@ async def test_what_does_not_fit_is_refused_and_what_waits_is_bounded() -> None:
         accepted += 1
     assert accepted == MAX_BUFFERED // MAX_MESSAGE_SIZE
     ours.channels.abort()
+
+
+async def test_at_the_end_what_waits_for_the_window_leaves_before_the_abort() -> None:
+    ours, theirs, channel = await connected()
+    heard: list[str] = []
+    channel.on("message", heard.append)
+    said = [f"{number} {'x' * 1000}" for number in range(12)] + ["the end"]
+    for text in said:
+        ours.channels.send(text)
+    await asyncio.sleep(0)
+    assert len(ours.out) < len(said) / 2, "the window is open, so nothing is shown"
+    # No acknowledgement has come back by then: the way is long.
+    ours.channels.abort()
+    await settle(ours, theirs)
+    assert heard == said
+    assert theirs.channels.is_closed
+
+
+@pytest.mark.parametrize("waiting", [64, 1024])
+async def test_the_last_burst_is_bounded(waiting: int) -> None:
+    ours, _, _ = await connected()
+    for _ in range(waiting):
+        ours.channels.send("x" * 1000)
+    await asyncio.sleep(0)
+    before = len(ours.out)
+    ours.channels.abort()
+    assert LAST_BURST <= sum(map(len, ours.out[before:])) <= LAST_BURST + 2 * MTU
+
+
+async def test_one_who_has_left_gets_no_last_burst() -> None:
+    ours, theirs, _ = await connected()
+    for _ in range(64):
+        ours.channels.send("x" * 1000)
+    await asyncio.sleep(0)
+    theirs.channels.abort()
+    ours.channels.receive(theirs.out[-1])
+    assert ours.channels.is_closed
+    before = len(ours.out)
+    ours.channels.abort()
+    assert len(ours.out) == before
 
 
 def packet(tag: int, chunks: bytes) -> bytes:

@@ -7,6 +7,7 @@ Rules:
   run to their end at once, and a packet has been handled when `receive` returns.
 * What comes in is checked first (sctp_guard.py). Whatever aiortc raises on it is the peer's fault, and counted.
 * Bounds: streams, fragments waiting, bytes waiting to be sent, gap blocks of a SACK.
+* What waits for the congestion window at the end leaves beyond it, within a bound, so that the last event is heard.
 * Packets of ours fit `MTU` with the widest DTLS record around them.
 """
 
@@ -35,6 +36,10 @@ MAX_FRAGMENTS = 1024
 """Chunks of a stream that wait to become messages: one receive window of full chunks."""
 MAX_OVERDRAFT = 65_536
 """Bytes that a client may send beyond the window it was given; one that sends more does so on purpose."""
+LAST_BURST = 16_384
+"""Bytes that may leave beyond the congestion window before the association is aborted: about the ten segments that are
+an initial window of TCP (RFC 6928). After it nothing is sent any more, so nothing congests.
+"""
 MAX_SACK_GAPS = 200
 MAX_SACK_DUPLICATES = 20
 
@@ -177,9 +182,19 @@ class DataChannels:
 
     def abort(self) -> None:
         """Tell the client that it is over (RFC 9260 section 9.1), after what it was just sent, and stop all timers."""
-        # A message leaves in the next turn of the loop by itself; there will be none.
-        _run(self._sctp._data_channel_flush())
+        if not self.is_closed:
+            self._send_last_burst()
         _run(self._sctp.stop())
+
+    def _send_last_burst(self) -> None:
+        """Send what waits. On a long way events fill the window, and acknowledgements would come too late."""
+        sctp = self._sctp
+        sctp._cwnd = limit = sctp._flight_size + LAST_BURST
+        # A message leaves in the next turn of the loop by itself; there will be none.
+        _run(sctp._data_channel_flush())
+        while sctp._outbound_queue and sctp._flight_size < limit:
+            _run(sctp._transmit())
+            _run(sctp._data_channel_flush())
 
     def _on_channel(self, channel: RTCDataChannel) -> None:
         if self.is_open or self._channel is channel:
