@@ -5,13 +5,15 @@ Rules:
   calls any one will do: they stand in one place.
 * If that one knows the transceiver, it sends there itself. Else it sends to a relay of the transceiver's cluster, its
   home: the round trip is that of the probes to where clients are sent, the nearest one.
+* Where no relay that is asked has the call, it may have entered in another region. Its relays probe ours, and ours
+  theirs where trunks lead both ways: then ours know the round trip, too.
 * What the client's own hop takes nobody but the client can tell: its checks measure the whole way.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,21 +45,27 @@ class RelayWays:
         has_route: it sends to the transceiver itself.
         route_ms: round trip to the transceiver.
         trunk_ms: round trip to the nearest relay of the transceiver's cluster.
+        entry_ms: round trip to the nearest relay of the region where the client enters, if that is another one.
     """
 
     has_call: bool
     has_route: bool
     route_ms: float | None
     trunk_ms: float | None
+    entry_ms: float | None
 
 
-def read_ways(path: SessionPath, flows: str, routes: str) -> RelayWays:
-    """Read the pages `/flows` and `/routes` of a relay. Raises RemoteError when they are none."""
+def read_ways(path: SessionPath, flows: str, routes: str, entry: Collection[int] = ()) -> RelayWays:
+    """Read the pages `/flows` and `/routes` of a relay. Raises RemoteError when they are none.
+
+    `entry`: clusters of the region where the client enters, if that is another one.
+    """
     route = f"{path.cluster}/{path.pod}/{path.worker}"
     try:
         known = json.loads(routes)
         own = [entry for entry in known["routes"] if entry["route"] == route]
-        ways = [peer for peer in known.get("peers", ()) if peer["cluster"] == path.cluster and peer["up"]]
+        peers = [peer for peer in known.get("peers", ()) if peer["up"]]
+        ways = [peer for peer in peers if peer["cluster"] == path.cluster]
         used = [peer for peer in ways if peer.get("used")] or ways
         carried = [flow for flow in json.loads(flows)["flows"] if flow["route"] == route]
         return RelayWays(
@@ -65,6 +73,7 @@ def read_ways(path: SessionPath, flows: str, routes: str) -> RelayWays:
             has_route=bool(own),
             route_ms=_least(own),
             trunk_ms=_least(used),
+            entry_ms=_least([peer for peer in peers if peer["cluster"] in entry]),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise RemoteError("no_relay", "its pages are not those of a relay") from None
@@ -74,14 +83,18 @@ def hops_of(ways: Sequence[RelayWays]) -> list[Hop]:
     """Return the hops of a call from its client to its transceiver."""
     entered = [each for each in ways if each.has_call]
     homes = [each.route_ms for each in ways if each.has_route and each.route_ms is not None]
-    if not entered:
-        return [Hop("client", "transceiver")]
-    relay = next((each for each in entered if each.has_route), entered[0])
-    if relay.has_route:
-        return [Hop("client", "relay"), Hop("relay", "transceiver", relay.route_ms)]
+    if entered:
+        relay = next((each for each in entered if each.has_route), entered[0])
+        if relay.has_route:
+            return [Hop("client", "relay"), Hop("relay", "transceiver", relay.route_ms)]
+        trunk = relay.trunk_ms
+    else:
+        trunk = min((each.entry_ms for each in ways if each.has_route and each.entry_ms is not None), default=None)
+        if trunk is None:
+            return [Hop("client", "transceiver")]
     return [
         Hop("client", "ingress"),
-        Hop("ingress", "home", relay.trunk_ms),
+        Hop("ingress", "home", trunk),
         Hop("home", "transceiver", min(homes, default=None)),
     ]
 

@@ -7,7 +7,7 @@ them without knowing a relay.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -92,23 +92,26 @@ class RelayPages:
         """Return all relays in the order of the settings. A relay that does not answer is not ready."""
         return await asyncio.gather(*(self._look(admin) for admin in self._admins))
 
-    async def trace(self, path: SessionPath) -> list[Hop]:
-        """Return the hops of a call; what no relay tells is not known. Raises ApiError 503 while others are traced."""
+    async def trace(self, path: SessionPath, entry: Collection[int] = ()) -> list[Hop]:
+        """Return the hops of a call; what no relay tells is not known. `entry`: see `read_ways`.
+
+        Raises ApiError 503 while others are traced.
+        """
         try:
             async with turn(self._traces, TRACE_WAIT_S, "Other calls are being traced; try again soon."):
-                ways = await asyncio.gather(*(self._ways(admin, path) for admin in self._admins))
+                ways = await asyncio.gather(*(self._ways(admin, path, entry) for admin in self._admins))
         except ApiError:
             self._metrics.traces_refused.inc()
             raise
         return hops_of([each for each in ways if each is not None])
 
-    async def _ways(self, admin: str, path: SessionPath) -> RelayWays | None:
+    async def _ways(self, admin: str, path: SessionPath, entry: Collection[int]) -> RelayWays | None:
         limit = f"limit={MAX_ENTRIES}"
         try:
             async with asyncio.timeout(self._timeout), self._trace_turns:
                 has_flows, flows = await self._page(f"{admin}/flows?{limit}")
                 has_routes, routes = await self._page(f"{admin}/routes?{limit}")
-            return read_ways(path, flows, routes) if has_flows and has_routes else None
+            return read_ways(path, flows, routes, entry) if has_flows and has_routes else None
         except (TimeoutError, httpx.HTTPError, RemoteError):
             return None
 

@@ -55,6 +55,22 @@ def test_a_call_from_elsewhere_goes_by_its_ingress_and_a_home_relay() -> None:
     ]
 
 
+def test_where_the_ingress_is_not_asked_home_tells_the_trunk_by_its_own_probes() -> None:
+    def home(*peers: dict[str, Any], route: str = "2/17/0") -> RelayWays:
+        routes = json.dumps({"routes": [{"route": route, "rtt_ms": 0.3}], "peers": peers})
+        return read_ways(PATH, json.dumps({"flows": []}), routes, entry=(8, 9))
+
+    down = peer(1.0, cluster=8, up=False)
+    assert told(home(peer(40.0, cluster=9), peer(30.0, cluster=8), peer(5.0, cluster=7), down)) == [
+        ("client", "ingress", None),
+        ("ingress", "home", 30.0),
+        ("home", "transceiver", 0.3),
+    ]
+    unknown = [("client", "transceiver", None)]
+    assert told(home(peer(5.0, cluster=7), down)) == unknown, "it has no trunk to there"
+    assert told(home(peer(40.0, cluster=9), route="2/18/0")) == unknown, "it is not the home of this call"
+
+
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "9" * 400, "-1", "1e300", '"1"', "[]", "{}"])
 def test_a_round_trip_that_no_clock_measures_is_not_known(value: str) -> None:
     routes = f'{{"routes": [{{"route": "2/17/0", "rtt_ms": {value}}}]}}'

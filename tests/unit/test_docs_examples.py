@@ -88,8 +88,8 @@ async def is_call(example: Any, folder: Path) -> None:
 
 
 async def is_hops(example: Any, _folder: Path) -> None:
-    ingress = RelayWays(has_call=True, has_route=False, route_ms=None, trunk_ms=41.2)
-    home = RelayWays(has_call=False, has_route=True, route_ms=0.3, trunk_ms=None)
+    ingress = RelayWays(has_call=True, has_route=False, route_ms=None, trunk_ms=41.2, entry_ms=None)
+    home = RelayWays(has_call=False, has_route=True, route_ms=0.3, trunk_ms=None, entry_ms=None)
     assert example == {"hops": [hop.as_json() for hop in hops_of([ingress, home])]}
 
 

@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 
 from usher_core.errors import RemoteError
 from usher_core.event_policy import EventPolicy, parse_event_policy
-from usher_core.internal_api import SessionInfo
+from usher_core.internal_api import SessionInfo, SessionPath
 from usher_core.json_values import merge
 from usher_core.routes import Transceiver
 from usher_core.sealed import NONCE_LENGTH
@@ -79,7 +79,8 @@ def add_realtime_routes(app: FastAPI, services: Services) -> None:
         info = await services.calls.describe(call)
         told = call_object(services, call_id, call.owner, info)
         if trace:
-            told["path"]["hops"] = [hop.as_json() for hop in await services.relays.trace(info.path)]
+            hops = await services.relays.trace(info.path, _clusters_of_entry(services, info.path))
+            told["path"]["hops"] = [hop.as_json() for hop in hops]
         return JSONResponse(told, headers=NO_STORE)
 
     async def create_client_secret(request: Request) -> Response:
@@ -135,6 +136,12 @@ def call_object(services: Services, call_id: str, owner: Transceiver, info: Sess
         "age_s": info.age_s,
         "observers": info.observers,
     }
+
+
+def _clusters_of_entry(services: Services, path: SessionPath) -> tuple[int, ...]:
+    """Return the clusters of the region where a call's client enters; none where that is ours, or not known."""
+    region = services.peers.table().find(services.calls.relay_region(path.listener))
+    return () if region is None else region.clusters
 
 
 def _wants_trace(request: Request) -> bool:
