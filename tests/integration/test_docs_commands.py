@@ -236,7 +236,8 @@ def test_make_up_prints_one_line_answers_a_call_and_ends_on_ctrl_c(command: str,
 def test_the_programs_started_by_hand_answer_a_call(script: Script, tmp_path: Path) -> None:
     """On free ports."""
     text = "\n".join(script.commands)
-    ports = {port: free_port() for port in sorted(set(re.findall(r"(?<=:)\d{4}\b", text)))}
+    named = sorted(set(re.findall(r"(?<=:)\d{4}\b", text)))
+    ports = dict(zip(named, free_ports(len(named)), strict=True))
     text = re.sub(rf"(?<=:)({'|'.join(ports)})\b", lambda match: ports[match[1]], text)
     lines = text.splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith("usher call "))
@@ -268,9 +269,14 @@ def test_the_programs_started_by_hand_answer_a_call(script: Script, tmp_path: Pa
         assert "home ↔ transceiver" in log.read_text()
 
 
-def free_port() -> str:
-    """A port that is free for TCP and UDP."""
-    with socket.socket() as tcp, socket.socket(type=socket.SOCK_DGRAM) as udp:
-        tcp.bind(("127.0.0.1", 0))
-        udp.bind(tcp.getsockname())
-        return str(tcp.getsockname()[1])
+def free_ports(count: int) -> list[str]:
+    """Ports that are free for TCP and UDP, each another one."""
+    found = []
+    with contextlib.ExitStack() as held:
+        for _ in range(count):
+            tcp = held.enter_context(socket.socket())
+            udp = held.enter_context(socket.socket(type=socket.SOCK_DGRAM))
+            tcp.bind(("127.0.0.1", 0))
+            udp.bind(tcp.getsockname())
+            found.append(str(tcp.getsockname()[1]))
+    return found
