@@ -30,6 +30,7 @@ from aiortc.stats import RTCRemoteInboundRtpStreamStats
 
 from usher_cli.call.api import DTLS_GUESS, ICE_GUESS, CallError, CallsApi
 from usher_cli.call.check_times import CheckTimes
+from usher_cli.call.hang_up import TOO_EARLY, first_of, unless_told
 from usher_cli.call.opus import FRAME_S, FRAME_SAMPLES, RATE
 from usher_cli.call.reception import MAX_PACKETS, RtpArrival
 from usher_cli.call.source import Source
@@ -129,7 +130,7 @@ async def place_call(
         await connection.setLocalDescription(await connection.createOffer())
 
         record.offered_at = time.monotonic()
-        placed = await api.place(connection.localDescription.sdp)
+        placed = await unless_told(hang_up, api.place(connection.localDescription.sdp))
         record.answered_at = time.monotonic()
         progress("answered")
         if placed.url is not None:
@@ -138,15 +139,15 @@ async def place_call(
         drain = asyncio.create_task(_drain(receiver.track))
         stack.callback(drain.cancel)
 
-        cause = await _connect(api, placed.url, connected, ended)
+        cause = await _connect(api, placed.url, connected, ended, hang_up)
         if record.dtls_at is None:
             raise CallError(_not_connected(record, cause))
         progress("connected")
         checks = CheckTimes(connection)
-        await _first_of(ended, hang_up, timeout=min(seconds / 2, LOOK_AFTER_S))
+        await first_of(ended, hang_up, timeout=min(seconds / 2, LOOK_AFTER_S))
         if placed.url is not None:
             record.description = await api.describe(placed.url, trace=trace)
-        await _first_of(ended, hang_up, timeout=record.dtls_at + seconds - time.monotonic())
+        await first_of(ended, hang_up, timeout=record.dtls_at + seconds - time.monotonic())
         record.ended_at = time.monotonic()
         if ended.is_set():
             lasted = f"{record.ended_at - record.dtls_at:.1f} s"
@@ -202,20 +203,20 @@ def _watch(connection: RTCPeerConnection, record: CallRecord) -> tuple[asyncio.E
     return connected, ended
 
 
-async def _first_of(*events: asyncio.Event, timeout: float) -> None:  # noqa: ASYNC109  (not an error here)
-    waits = [asyncio.create_task(event.wait()) for event in events]
-    await asyncio.wait(waits, timeout=max(0.0, timeout), return_when=asyncio.FIRST_COMPLETED)
-    for wait in waits:
-        wait.cancel()
+async def _connect(
+    api: CallsApi, url: str | None, connected: asyncio.Event, ended: asyncio.Event, hang_up: asyncio.Event
+) -> str | None:
+    """Wait until the call is connected, has ended, or took too long; return why it ended where the server tells.
 
-
-async def _connect(api: CallsApi, url: str | None, connected: asyncio.Event, ended: asyncio.Event) -> str | None:
-    """Wait until the call is connected, has ended, or took too long; return why it ended where the server tells."""
+    Raises CallError when we are to hang up before.
+    """
     deadline = time.monotonic() + CONNECT_LIMIT_S
     while not connected.is_set():
-        await _first_of(connected, ended, timeout=min(LOOK_AFTER_S, deadline - time.monotonic()))
+        await first_of(connected, ended, hang_up, timeout=min(LOOK_AFTER_S, deadline - time.monotonic()))
         if connected.is_set():
             break
+        if hang_up.is_set():
+            raise CallError(TOO_EARLY)
         cause = await _why_ended(api, url)
         if cause or ended.is_set() or time.monotonic() >= deadline:
             return cause

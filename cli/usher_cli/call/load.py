@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from usher_cli.call.api import CallError, CallsApi
+from usher_cli.call.hang_up import first_of, unless_told
 from usher_cli.call.light_client import LightClient
 from usher_cli.call.opus import FRAME_S
 from usher_cli.call.result import CallResult, spread
@@ -49,6 +50,10 @@ class LightCall:
     failed: str | None = None
     transport: socket.socket | None = None
 
+    @property
+    def has_begun(self) -> bool:
+        return self.offered_at is not None
+
 
 @dataclass(slots=True)
 class Sending:
@@ -63,7 +68,8 @@ async def place_load(
 ) -> tuple[list[CallResult], dict[str, Any]]:
     """Place `plan.count` calls, one in `full_every` with the full client. Return the full calls and the load report.
 
-    With `rate` so many light calls a second begin. Once `hang_up` is set, calls end as soon as all are set up.
+    With `rate` so many light calls a second begin. Once `hang_up` is set, calls end, and those that have not begun
+    never do.
     """
     full = -(-plan.count // full_every)
     light = plan.count - full
@@ -73,7 +79,7 @@ async def place_load(
     async with CallsApi(plan.url, plan.api_key, plan.region) as api:
         sender = asyncio.create_task(_send(calls, plan.source.packets, sending))
         try:
-            await _set_up(api, calls, plan.via, progress, rate)
+            await _set_up(api, calls, plan.via, progress, rate, hang_up)
             progress(0, f"{sum(call.client.is_connected for call in calls)} of {light} light calls connected")
             # Handshakes keep the loop busy; what counts is how it keeps up with the calls.
             sending.lags_s.clear()
@@ -85,7 +91,7 @@ async def place_load(
             sender.cancel()
             await asyncio.gather(sender, return_exceptions=True)
             await _hang_up(api, calls)
-    return results, _report(calls, sending, usage)
+    return results, _report([call for call in calls if call.has_begun], sending, usage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +108,12 @@ class _Usage:
 
 
 async def _set_up(
-    api: CallsApi, calls: Sequence[LightCall], via: tuple[str, int] | None, progress: Progress, rate: float | None
+    api: CallsApi,
+    calls: Sequence[LightCall],
+    via: tuple[str, int] | None,
+    progress: Progress,
+    rate: float | None,
+    hang_up: asyncio.Event,
 ) -> None:
     free = asyncio.Semaphore(SETTING_UP if rate is None else len(calls))
     begin = time.monotonic()
@@ -111,10 +122,12 @@ async def _set_up(
     async def one(number: int, call: LightCall) -> None:
         nonlocal done
         if rate is not None:
-            await asyncio.sleep(begin + number / rate - time.monotonic())
+            await first_of(hang_up, timeout=begin + number / rate - time.monotonic())
         async with free:
+            if hang_up.is_set():
+                return
             try:
-                await _connect(api, call, via)
+                await unless_told(hang_up, _connect(api, call, via))
             except CallError as error:
                 call.failed = str(error)
         done += 1
