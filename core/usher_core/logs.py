@@ -10,6 +10,11 @@ from typing import Literal, Protocol
 
 import structlog
 
+CHATTY = ("httpx", "httpcore", "uvicorn.access")
+TALKERS = ("aiohttp", "kubernetes", "opentelemetry", "push_response", "redis", "urllib3", "websockets")
+"""Libraries that speak to others. At level debug they may log headers, URLs and messages, and secrets are among them:
+what to look into at that level are our own lines, and those of a backend."""
+
 
 class Stream(Protocol):
     """What a log is written to."""
@@ -63,8 +68,10 @@ def configure(log_format: Literal["console", "json"], level: str, stream: Stream
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
     # Each request of a probe would be a line.
-    for chatty in ("httpx", "httpcore", "uvicorn.access"):
+    for chatty in CHATTY:
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    for talker in TALKERS:
+        logging.getLogger(talker).setLevel(max(root.level, logging.INFO))
 
 
 def _unchanged(

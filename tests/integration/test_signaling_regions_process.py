@@ -68,6 +68,10 @@ class Region:
         (self.folder / "api-keys").write_text(f"acme:{API_KEY}\nother:{OTHER_KEY}\n")
         (self.folder / "routes.json").write_text('{"version": 1, "transceivers": []}')
 
+    @property
+    def internal_token(self) -> str:
+        return (self.folder / "internal-token").read_text().strip()
+
     def flag(self, name: str, file: str) -> str:
         return f"--{name}={self.folder / file}"
 
@@ -103,6 +107,7 @@ class Region:
             *(self.flag("routes-file", "routes.json"), self.flag("api-keys-file", "api-keys")),
             *(self.flag("regions-file", "regions.json"), self.flag("region-token-file", "region-token")),
             *(f"--advertise={address}" for address in advertise),
+            *("--log-level=debug", "--rate-limit=1000", "--redis-url=redis://:word-of-redis@127.0.0.1:1"),
         ) as announced:
             self.url = announced["http"]
             yield
@@ -160,7 +165,8 @@ async def test_a_call_that_another_region_serves_sounds_right_and_is_steered_fro
     assert "handed_on_to=eu" in placed
     for region in (us, eu):
         log = (region.folder / "signaling.log").read_text()
-        assert "region-token-of" not in log
+        for secret in ("region-token-of", API_KEY, OTHER_KEY, "word-of-redis", region.internal_token):
+            assert secret not in log
         assert "rtc_" not in log
         assert "Traceback" not in log
 

@@ -1,5 +1,6 @@
-"""Where log lines have colours."""
+"""Where log lines have colours, and whose are not logged."""
 
+import json
 import os
 import pty
 import subprocess
@@ -56,3 +57,17 @@ def said_in_a_terminal(log_format: str, **more: str) -> bytes:
         os.close(its)
     assert b"hello" in said
     return said
+
+
+SPEAK_TO_OTHERS = ("aiohttp.client", "httpcore.http11", "httpx", "redis.asyncio.connection", "urllib3.connectionpool")
+LOGGERS_AT_DEBUG = (
+    "from usher_core import logs; import json, logging, sys; logs.configure('json', 'debug'); "
+    "print(json.dumps({name: logging.getLogger(name).isEnabledFor(logging.DEBUG) for name in sys.argv[1:]}))"
+)
+
+
+def test_at_level_debug_libraries_that_speak_to_others_do_not_log_what_they_say() -> None:
+    names = (*SPEAK_TO_OTHERS, "kubernetes.aio.client", "websockets.client", "usher_signaling.app", "my_backend")
+    command = [sys.executable, "-c", LOGGERS_AT_DEBUG, *names]
+    told = json.loads(subprocess.run(command, capture_output=True, timeout=30, check=True).stdout)
+    assert {name for name, is_logged in told.items() if is_logged} == {"usher_signaling.app", "my_backend"}

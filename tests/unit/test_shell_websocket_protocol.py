@@ -1,4 +1,4 @@
-"""WebSockets that are refused by an HTTP answer: the client gets it, and the log holds no error."""
+"""WebSockets in the log: one that is refused by an HTTP answer is no error, and headers are in no line."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from websockets.exceptions import InvalidStatus
 
 from usher_shell.http_server import HttpServer
 from usher_shell.websocket_protocol import WebSocketProtocol
+from usher_signaling.websocket_client import connect_directly
 
 
 async def refuse(socket: WebSocket) -> None:
@@ -53,3 +54,25 @@ async def test_only_a_socket_that_is_neither_taken_nor_refused_is_an_error(
     assert caught.value.response.status_code == status
     assert path == "forget" or caught.value.response.body == b'{"error":"no"}'
     assert len({id(record) for record in caplog.records if "handshake" in record.getMessage()}) == errors
+
+
+async def test_no_header_of_a_socket_is_logged_at_level_debug_by_who_opens_it_or_who_takes_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = HttpServer(
+        Starlette(routes=[WebSocketRoute("/echo", echo)]), "127.0.0.1:0", "--http", lifespan="off", ws=WebSocketProtocol
+    )
+    _ = await server.start()
+    try:
+        with caplog.at_level(logging.DEBUG):
+            url = server.url.replace("http", "ws", 1)
+            async with connect_directly(f"{url}/echo", additional_headers={"X": "of-ours"}, proxy=None) as ours:
+                await ours.send("a")
+                assert await ours.recv() == "a"
+            assert "of-ours" not in caplog.text
+            async with connect(f"{url}/echo", additional_headers={"X": "of-theirs"}, proxy=None) as theirs:
+                await theirs.send("a")
+    finally:
+        await server.stop()
+    # The client of the test does log its headers, once: so there was something to be heard.
+    assert caplog.text.count("of-theirs") == 1

@@ -21,6 +21,7 @@ from structlog.typing import FilteringBoundLogger
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
+from usher_shell.silent_logger import silent_logger
 from usher_transceiver.backends.realtime import faults
 from usher_transceiver.backends.realtime.bridge import Bridge
 from usher_transceiver.backends.realtime.budget import Share
@@ -28,7 +29,7 @@ from usher_transceiver.backends.realtime.counters import RealtimeCounters
 from usher_transceiver.backends.realtime.faults import Fault
 from usher_transceiver.backends.realtime.outbox import Outbox
 from usher_transceiver.backends.realtime.paced import MAX_MESSAGE, PacedConnection
-from usher_transceiver.backends.realtime.upstream import Target, silent_logger
+from usher_transceiver.backends.realtime.upstream import Target
 
 STALL_LIMIT_S = 20.0
 """A network that comes back within it costs the audio beyond 5 s, not the call."""

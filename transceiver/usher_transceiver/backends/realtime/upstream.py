@@ -6,7 +6,6 @@ Raises LocalError at the start for what is missing or wrong.
 from __future__ import annotations
 
 import json
-import logging
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -71,13 +70,6 @@ class Upstream:
                 headers |= file.value
         named = model if isinstance(model, str) and model not in ("", NAME) else self._model
         return Target(_with_model(self._url, named), headers, self._tls, self._connect_limit)
-
-
-def silent_logger() -> logging.Logger:
-    """Return a logger that says nothing: at level debug the library would log headers, and the key is one."""
-    logger = logging.getLogger("usher.realtime.websocket")
-    logger.disabled = True
-    return logger
 
 
 def _watch(path: Path | None, parse: Callable[[str], dict[str, str]], what: str) -> WatchedFile[dict[str, str]] | None:
