@@ -180,7 +180,7 @@ class BoundedProtocol(H11Protocol):
 
     def _look(self) -> None:
         """Set the deadline of the state that the connection is in now."""
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._inner.get_protocol() is not self:  # it is a WebSocket's now
             return
         deadline = self.room.header_deadline
         if self.conn.their_state is h11.IDLE:

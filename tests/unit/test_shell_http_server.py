@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import httpx
@@ -23,6 +23,7 @@ from usher_shell import http_protocol, http_server
 from usher_shell.http_protocol import MAX_SPARE
 from usher_shell.http_server import HttpServer
 from usher_shell.udp_buffers import granted_buffers, kernel_drops, set_buffers
+from usher_shell.websocket_protocol import WebSocketProtocol
 
 
 class Slow:
@@ -207,8 +208,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextlib.asynccontextmanager
-async def running(**options: Any) -> AsyncIterator[HttpServer]:
+async def running(more: Sequence[WebSocketRoute] = (), **options: Any) -> AsyncIterator[HttpServer]:
     routes = [
+        *more,
         Route("/livez", Slow().live),
         Route("/early", early, methods=["POST"]),
         Route("/read", read, methods=["POST"]),
@@ -250,6 +252,34 @@ async def test_no_dribble_holds_a_connection(name: str) -> None:
         await until_none_is_open(server)
         dribbling.cancel()
         writer.close()
+
+
+async def accept(socket: WebSocket) -> None:
+    await socket.accept()
+    await socket.receive()
+
+
+async def refuse(socket: WebSocket) -> None:
+    await socket.send_denial_response(JSONResponse({}, 401))
+
+
+@pytest.mark.parametrize("path", [b"/accept", b"/refuse", b"/socket"])
+async def test_a_socket_that_was_handed_over_has_no_deadline_of_a_request(
+    monkeypatch: pytest.MonkeyPatch, path: bytes
+) -> None:
+    monkeypatch.setattr(http_protocol, "BODY_MARGIN_S", 0.0)
+    faults: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _loop, context: faults.append(context))
+    more = [WebSocketRoute("/accept", accept), WebSocketRoute("/refuse", refuse)]
+    async with running(header_deadline=0.1, more=more, ws=WebSocketProtocol) as server:
+        reader, writer = await connect(server)
+        writer.write(UPGRADE.replace(b"/socket", path))
+        if path != b"/socket":
+            assert (await reader.readuntil(b"\r\n\r\n")).split()[1] == (b"101" if path == b"/accept" else b"401")
+        await asyncio.sleep(0.2)  # the deadline of a body goes by
+        writer.close()
+        assert faults == []
 
 
 @pytest.mark.usefixtures("impatient")
