@@ -12,6 +12,7 @@ PYTEST := $(BIN)/python -m pytest
 
 JOBS    ?= 4# test processes at a time; they wait more than they compute
 LIVE    ?= 3# the same for whole programs and calls, which have to keep up
+COV     ?=# such as --cov: a quarter more time for unit tests
 SECONDS ?= 10# per fuzz target
 ARGS    ?=# passed on by `make up` and `make e2e`
 
@@ -62,14 +63,14 @@ native-if-cargo: $(STAMP)
 up: native-if-cargo ## start everything here and print `ready URL` (ARGS="--relays 2 …" is passed on)
 	@exec $(BIN)/usher up $(ARGS)
 
-# Coverage would slow whole programs and calls down (marker `programs`).
+# Coverage (COV, which CI sets) would slow whole programs and calls down (marker `programs`).
 # Files begin in order of their names: in order of the number of tests the long ones would come last, and alone.
 test: native-if-cargo lint types layers ## lint, types, layers and the tests this machine can run, but timed and long ones and e2e; no root needed
-	$(PYTEST) -n $(JOBS) -m 'not programs and not timed and not long and not e2e' --cov --cov-report=term
-	$(PYTEST) -n $(LIVE) --dist=loadfile --no-loadscope-reorder -m 'programs and not timed and not long and not e2e' $(WHOLE)
+	$(PYTEST) -n $(JOBS) -m 'not programs and not timed and not long and not e2e' $(COV)
+	$(PYTEST) -n $(LIVE) --dist=loadfile --no-loadscope-reorder -m 'programs and not timed and not long and not e2e' --durations=15 $(WHOLE)
 
 test-timed: native-if-cargo ## tests that measure times or how whole a sound is, one after the other: let the machine do nothing else
-	$(PYTEST) -m 'timed and not long and not e2e' $(WHOLE)
+	$(PYTEST) -m 'timed and not long and not e2e' --durations=15 $(WHOLE)
 
 test-long: test test-timed ## both, then what takes minutes: long fuzzing, many more random examples, long calls
 	USHER_FUZZ_SECONDS=120 $(PYTEST) -n $(JOBS) --hypothesis-profile=long --timeout=1800 tests/property tests/fuzz
