@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
@@ -15,6 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from usher_core.internal_api import MAX_SDP, MAX_SESSION_JSON
 from usher_core.json_values import is_deeper
 from usher_signaling.errors import ApiError, unsupported_media_type
+from usher_signaling.header_values import sendable
 
 SDP = "application/sdp"
 FRAGMENT = "application/trickle-ice-sdpfrag"
@@ -23,6 +26,10 @@ JSON = "application/json"
 MAX_OFFER_BODY = 2 * (MAX_SDP + MAX_SESSION_JSON)
 """JSON escapes may double a text; the parts have their own limits."""
 MAX_DEPTH = 64
+MAX_CONTENT_TYPE = 1024
+
+# What stands between quotes as it is; boundaries have 70 characters at most (RFC 2046 section 5.1.1).
+_PARAMETER = re.compile(r"[ !#-\[\]-~]{0,255}[!#-\[\]-~]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +42,25 @@ class OfferRequest:
 
 def media_type(headers: Headers) -> str:
     """The media type of the body, in lower case and without parameters."""
-    return headers.get("content-type", "").partition(";")[0].strip().lower()
+    return media_type_of(headers.get("content-type", ""))
+
+
+def media_type_of(content_type: str) -> str:
+    """The same of the header's value."""
+    return content_type.partition(";")[0].strip().lower()
+
+
+def content_type_for_another(headers: Headers) -> str | None:
+    """The Content-Type as another region is to read it: what counts here and nothing else. None for one that is none.
+
+    Of the parameters those of a form count; a form with a boundary that can't be sent on is one of nobody.
+    """
+    kind = media_type(headers)
+    if kind == MULTIPART:
+        _, found = parse_options_header(headers["content-type"])
+        kept = [(name, found.get(name.encode(), b"").decode("latin-1")) for name in ("boundary", "charset")]
+        kind = "; ".join([kind, *(f'{name}="{value}"' for name, value in kept if _PARAMETER.fullmatch(value))])
+    return sendable(kind, MAX_CONTENT_TYPE)
 
 
 async def read_body(request: Request, limit: int, deadline: float) -> bytes:
@@ -109,6 +134,9 @@ async def _parse_form(headers: Headers, body: bytes) -> OfferRequest:
     async def stream() -> AsyncIterator[bytes]:
         yield body
 
+    boundary = parse_options_header(headers["content-type"])[1].get(b"boundary", b"").decode("latin-1")
+    if not _PARAMETER.fullmatch(boundary):
+        raise ApiError(400, "bad_form", "The form can't be read: its boundary is missing, or none.")
     parser = MultiPartParser(headers, stream(), max_files=4, max_fields=16, max_part_size=MAX_OFFER_BODY)  # type: ignore[arg-type]
     try:
         form = await parser.parse()

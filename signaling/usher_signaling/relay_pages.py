@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from usher_core.errors import RemoteError
 from usher_core.internal_api import SessionPath
+from usher_signaling.base_urls import UNUSABLE_URL
 from usher_signaling.errors import ApiError
 from usher_signaling.hops import Hop, RelayWays, hops_of, read_ways
 from usher_signaling.metrics import Metrics
@@ -112,7 +113,7 @@ class RelayPages:
                 has_flows, flows = await self._page(f"{admin}/flows?{limit}")
                 has_routes, routes = await self._page(f"{admin}/routes?{limit}")
             return read_ways(path, flows, routes, entry) if has_flows and has_routes else None
-        except (TimeoutError, httpx.HTTPError, RemoteError):
+        except (TimeoutError, httpx.HTTPError, RemoteError, *UNUSABLE_URL):
             return None
 
     async def _look(self, admin: str) -> RelayState:
@@ -123,7 +124,7 @@ class RelayPages:
                 has_metrics, text = await self._page(f"{admin}/metrics")
         except (TimeoutError, httpx.TimeoutException):
             return RelayState(address, ready=False, reason=f"did not answer within {self._timeout:g} s")
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, *UNUSABLE_URL) as error:
             return RelayState(address, ready=False, reason=f"{type(error).__name__}: {error}"[:MAX_REASON])
         sums = _sums(text) if has_metrics else {}
         return RelayState(

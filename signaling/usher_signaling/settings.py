@@ -6,7 +6,6 @@ import ipaddress
 import re
 from pathlib import Path
 from typing import ClassVar, Self
-from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 
@@ -16,6 +15,7 @@ from usher_core.ids import is_loopback_host, split_host_port
 from usher_core.internal_api import AdvertisedAddress
 from usher_core.route_settings import MAX_NAMESPACES, RouteSettings, check_namespaces
 from usher_core.settings import HostPort, RedisUrl, TextList
+from usher_signaling.base_urls import parse_base_url
 from usher_signaling.jwt_keys import ALGORITHMS
 from usher_signaling.regions import EVERYBODY_ELSE, Network, RegionalAddress, Regions, check_region, is_region
 
@@ -434,16 +434,6 @@ class SignalingSettings(RouteSettings):
         """The rules by which regions are chosen."""
         proxies: tuple[Network, ...] = tuple(ipaddress.ip_network(text) for text in self.trusted_proxies)
         return Regions(self.region, self.region_header, proxies, self.region_fallback)
-
-
-def parse_base_url(text: str) -> str:
-    """Return a URL that is scheme, host and port and nothing else, without the last slash. Raises ValueError."""
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
-        raise ValueError(f"{text!r} is no base URL, as http://10.0.0.7:9478 is")
-    if parts.username is not None or parts.fragment:
-        raise ValueError("a base URL has neither user nor fragment")
-    return text.rstrip("/")
 
 
 def parse_advertised(text: str) -> RegionalAddress:

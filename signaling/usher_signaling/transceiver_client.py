@@ -10,7 +10,7 @@ import httpx
 import structlog
 from pydantic import BaseModel, ValidationError
 from websockets.asyncio.client import ClientConnection
-from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI
+from websockets.exceptions import InvalidHandshake, InvalidStatus
 
 from usher_core.event_policy import EventPolicy
 from usher_core.internal_api import (
@@ -29,6 +29,7 @@ from usher_core.internal_api import (
     Trickle,
 )
 from usher_signaling.background import BackgroundTasks
+from usher_signaling.base_urls import UNUSABLE_URL
 from usher_signaling.metrics import Metrics
 from usher_signaling.tracing import NoTracer, Tracer
 from usher_signaling.websocket_client import connect_directly
@@ -142,7 +143,7 @@ class TransceiverClient:
             raise RefusedError(status, _error_body(bytes(error.response.body or b""), status)) from None
         except TimeoutError:
             raise TimedOutError(f"{url} did not answer within {CONTROL_TIMEOUT_S} s") from None
-        except (OSError, InvalidHandshake, InvalidURI) as error:
+        except (OSError, InvalidHandshake, *UNUSABLE_URL) as error:
             raise UnreachableError(f"{url}: {type(error).__name__}: {error}") from None
 
     async def describe(self, base: str, session_id: str) -> SessionInfo:
@@ -197,7 +198,7 @@ class TransceiverClient:
                     answer = await _read_bounded(response, url)
         except (TimeoutError, httpx.TimeoutException):
             raise TimedOutError(f"{url} did not answer within {within:.1f} s") from None
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except (httpx.HTTPError, OSError, *UNUSABLE_URL) as error:
             raise UnreachableError(f"{url}: {type(error).__name__}: {error}") from None
         if response.is_success:
             return answer

@@ -42,6 +42,37 @@ async def test_no_header_of_a_caller_makes_a_region_look_broken(tmp_path: Path, 
         assert both.stacks["us"].app.state.services.peers.away_count() == 0
 
 
+FORM = b'--b c\r\nContent-Disposition: form-data; name="sdp"\r\n\r\n%s\r\n--b c--\r\n' % OFFER.encode()
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body", "status"),
+    [
+        ("application/sdp; x=é".encode(), OFFER, 201),
+        (b"application/sdp; x=" + b"y" * 2000, OFFER, 201),
+        (b"Application/SDP;;", OFFER, 201),
+        ('multipart/form-data; x=é; boundary="b c"'.encode(), FORM, 201),
+        (b'multipart/form-data; boundary="b c"; x=' + b"y" * 2000, FORM, 201),
+        (b"multipart/form-data; boundary=" + b"y" * 2000, FORM, 400),
+        ("multipart/form-data; boundary=é".encode(), FORM, 400),
+        (b"multipart/form-data", FORM, 400),
+        (b"text/plain; x=application/sdp", OFFER, 415),
+        ("é/sdp".encode(), OFFER, 415),
+    ],
+)
+async def test_a_content_type_counts_in_another_region_for_what_it_counts_here(
+    tmp_path: Path, content_type: bytes, body: str | bytes, status: int
+) -> None:
+    async with world(tmp_path) as both:
+        headers: Any = {"Authorization": f"Bearer {API_KEY}", "Content-Type": content_type}
+        for region in ("us", "eu"):
+            request = httpx.Request(
+                "POST", "http://us.test/v1/realtime/calls", content=body, headers={**headers, "X-Region": region}
+            )
+            assert (await both["us"].send(request)).status_code == status, region
+        assert both.created() == ({"us": 1, "eu": 1} if status == 201 else {})
+
+
 @pytest.mark.parametrize("fault", [httpx.LocalProtocolError("illegal header value"), httpx.InvalidURL("bad")])
 async def test_what_cannot_be_sent_is_the_callers_fault_and_not_the_regions(tmp_path: Path, fault: Exception) -> None:
     def refuse(_request: httpx.Request) -> httpx.Response:

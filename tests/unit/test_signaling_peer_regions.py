@@ -82,6 +82,12 @@ def test_a_regions_file_is_the_same_for_all_and_each_leaves_itself_out() -> None
         ([{"name": "eu", "url": "https://eu.example/v1"}], "no base URL"),
         ([{"name": "eu", "url": "https://user:word@eu.example"}], "neither user nor fragment"),
         ([{"name": "eu", "url": "ftp://eu.example"}], "no base URL"),
+        ([{"name": "eu", "url": "http://[::g]"}], "'::g' does not appear to be an IPv4 or IPv6 address"),
+        *(([{"name": "eu", "url": f"https://eu.example:{port}"}], "the port in") for port in ("0", "99999", "abc")),
+        *(
+            ([{"name": "eu", "url": f"https://{host}"}], "the host in")
+            for host in ("a..b", "a" * 64, "xn--zz--", "ex ample", "a\\b", "999.1.1.1", "é.example")
+        ),
         ([{"name": "eu", "url": "https://eu.example", "clusters": [0]}], "greater than or equal to 1"),
         ([{"name": "eu", "url": "https://eu.example", "cluster": 1}], r"regions\.0\.cluster: unknown field"),
         ([{"name": f"r{number}", "url": "https://eu.example"} for number in range(65)], "at most 64"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import ssl
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,8 +18,8 @@ from usher_signaling.background import BackgroundTasks
 from usher_signaling.breaker import LATELY_S, LONGEST_PAUSE_S
 from usher_signaling.errors import ApiError
 from usher_signaling.metrics import Metrics
-from usher_signaling.peer_regions.client import Passed
-from usher_signaling.peer_regions.origin import parse_region_tokens
+from usher_signaling.peer_regions.client import Passed, PeerClient, PeerError
+from usher_signaling.peer_regions.origin import Origin, parse_region_tokens
 from usher_signaling.peer_regions.peers import FULL_S, MAX_UNDER_WAY, PassedOverError, Peers, build_peers
 from usher_signaling.peer_regions.table import parse_regions_file
 from usher_signaling.tracing import NoTracer
@@ -159,6 +160,85 @@ async def test_an_offer_without_a_good_answer_is_closed_and_what_came_of_that_is
     assert {word for word in counted if eu.count("close", word)} == {outcome}
 
 
+GOOD = {b"Content-Type": b"application/sdp", b"Location": b"/whip/rtc_x"}
+ERROR = b'{"error": {"type": "x", "code": "c", "message": "m", "param": null}}'
+STRANGE_VALUES = ("→".encode(), b"\xff", b"x" * 5000, b"a\tb", b"")
+
+
+@pytest.mark.parametrize("name", [b"X-Served-By", b"ETag", b"Retry-After", b"WWW-Authenticate", b"Usher-Path"])
+@pytest.mark.parametrize("value", STRANGE_VALUES)
+async def test_a_strange_header_of_an_answer_costs_nobody_the_call(name: bytes, value: bytes) -> None:
+    eu = Eu(offer=lambda: httpx.Response(201, headers={**GOOD, name: value}, content=b"v=0"))
+    async with peers_of(eu) as peers:
+        answer = await peers.offer("eu", OFFER, "us", 5)
+    assert (answer.status, answer.headers["Location"], answer.headers["Content-Type"]) == (
+        201,
+        "/whip/rtc_x",
+        "application/sdp",
+    )
+    assert all(each.isascii() and len(each) <= 1024 for each in answer.headers.values())
+    assert eu.came == ["POST"]
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body"),
+    [
+        (201, {**GOOD, b"Content-Type": b"application/sdp-evil; <script>"}, b"v=0"),
+        (201, {**GOOD, b"Content-Type": b"application/sdp,text/html"}, b"v=0"),
+        (201, {**GOOD, b"Content-Type": "application/sdp; é".encode()}, b"v=0"),
+        *((201, {**GOOD, b"Location": value}, b"v=0") for value in STRANGE_VALUES),
+        (200, GOOD, b"v=0"),
+        (204, {}, b""),
+        *((status, {b"Content-Type": b"application/json"}, ERROR) for status in (300, 302, 399, 600, 999)),
+        (400, {b"Content-Type": b"application/jsonp"}, ERROR),
+    ],
+)
+async def test_an_answer_that_is_none_of_signalings_is_passed_over_and_its_call_is_closed(
+    status: int, headers: dict[bytes, bytes], body: bytes
+) -> None:
+    eu = Eu(offer=lambda: httpx.Response(status, headers=headers, content=body))
+    async with peers_of(eu) as peers:
+        assert await is_passed_over(peers)
+        assert peers.away_count() == 1
+    assert (eu.came, eu.count("offer", "failed")) == (["POST", "DELETE"], 1)
+
+
+UNUSABLE = (
+    UnicodeError("label empty or too long"),
+    OverflowError("port must be 0-65535"),
+    ExceptionGroup("unhandled errors in a TaskGroup", [OverflowError("port must be 0-65535")]),
+    OSError("no route"),
+)
+
+
+@pytest.mark.parametrize("fault", UNUSABLE)
+async def test_what_is_wrong_with_a_regions_url_is_a_fault_of_the_region(fault: Exception) -> None:
+    def refuse() -> httpx.Response:
+        raise fault
+
+    eu = Eu(offer=refuse, look=refuse)
+    async with peers_of(eu) as peers:
+        assert await is_passed_over(peers)
+        assert (peers.away_count(), eu.count("offer", "failed")) == (1, 1)
+        eu_itself = TABLE.find("eu")
+        assert eu_itself is not None
+        with pytest.raises(ApiError) as caught:
+            _ = await peers.pass_on(eu_itself, LOOK, "us")
+        assert (caught.value.status, caught.value.code) == (502, "region_failed")
+
+
+@pytest.mark.parametrize("url", ["http://eu.test:abc", "http://xn--zz--", "http://a..b:1", "http://127.0.0.1:99999"])
+async def test_a_url_that_a_table_should_not_have_is_a_fault_of_its_region_for_every_request(url: str) -> None:
+    client = PeerClient(lambda: TOKENS, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+    try:
+        with pytest.raises(PeerError):
+            _ = await client.ask(url, OFFER, Origin("us", "request"), 5)
+        with pytest.raises(PeerError):
+            _ = await client.observe(url, "/v1/realtime?call_id=rtc_x", "Bearer k", Origin("us"))
+    finally:
+        await client.close()
+
+
 @pytest.mark.parametrize(("status", "code"), [(403, "wrong_region_token"), (400, "invalid_forward")])
 async def test_a_region_that_does_not_take_what_we_hand_on_has_failed_and_made_no_call(status: int, code: str) -> None:
     eu = Eu(offer=lambda: refusal(status, code), look=lambda: refusal(status, code))
@@ -182,6 +262,7 @@ async def test_a_fault_of_ours_is_not_counted_as_a_cancellation() -> None:
         with pytest.raises(RuntimeError, match="a bug"):
             _ = await peers.offer("eu", OFFER, "us", 5)
         assert (eu.count("offer", "own_fault"), eu.count("offer", "cancelled")) == (1, 0)
+    assert eu.came == ["POST", "DELETE"], "it may have made a call"
 
 
 async def test_an_offer_that_its_client_gives_up_is_closed() -> None:

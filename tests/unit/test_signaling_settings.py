@@ -106,6 +106,7 @@ def test_more_addresses_than_an_answer_carries_are_refused() -> None:
         (["--region-fallback", "**"], "no region"),
         (["--relay-admin", "10.0.0.7:9478"], "no base URL"),
         (["--relay-admin", "http://10.0.0.7:9478/metrics"], "no base URL"),
+        (["--relay-admin", "http://10.0.0.7:99999"], "1 to 65535 is expected"),
         (["--relay-admin", "http://me:secret@10.0.0.7:9478"], "neither user nor fragment"),
         (["--backends", "x" * 65], "no name of a backend"),
     ],

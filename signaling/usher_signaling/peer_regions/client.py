@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import httpx
 from pydantic import ValidationError
-from starlette.datastructures import Headers
 from websockets.asyncio.client import ClientConnection
-from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI
+from websockets.exceptions import InvalidHandshake, InvalidStatus
 
 from usher_core.internal_api import MAX_SDP, ErrorAnswer
-from usher_signaling.bodies import JSON, media_type
+from usher_signaling.base_urls import UNUSABLE_URL
+from usher_signaling.bodies import JSON, SDP, media_type_of
 from usher_signaling.errors import ApiError
 from usher_signaling.header_values import sendable
 from usher_signaling.peer_regions.origin import INVALID_FORWARD, WRONG_TOKEN, Origin, RegionTokens
@@ -40,8 +41,9 @@ HANDED_BACK = (
     "Usher-Path",
     "WWW-Authenticate",
 )
+LOCATION = "Location"
 MAX_HEADER = 1024
-"""Characters of a header that is handed back."""
+"""Characters of a header that is looked at."""
 
 _CALL_ID = re.compile(r"rtc_[A-Za-z0-9_-]{1,256}")
 
@@ -82,7 +84,7 @@ class Passed:
 
 @dataclass(frozen=True, slots=True)
 class PeerAnswer:
-    """An answer, read whole."""
+    """An answer, read whole. Of its headers those that are looked at, by the names above."""
 
     status: int
     headers: Mapping[str, str]
@@ -130,10 +132,11 @@ class PeerClient:
         Raises ApiError, what the peer says to the caller; PeerError.
         """
         name = f"{passed.method} {passed.path}" if origin.request_id else passed.method
-        with self._tracer.call(name, {"http.request.method": passed.method, "usher.region": httpx.URL(base).host}):
-            sent = await self._send(base, passed, origin, within)
-            answer = _checked(sent)
-            return answer if origin.request_id is None else _placed(answer, passed.path, sent.headers)
+        with self._tracer.call(name, {"http.request.method": passed.method, "usher.region": _host(base)}):
+            answer = _checked(await self._send(base, passed, origin, within))
+            if origin.request_id is not None:
+                return _placed(answer, passed.path)
+            return PeerAnswer(answer.status, _handed_back(answer.headers), answer.body)
 
     async def observe(self, base: str, path: str, authorization: str, origin: Origin) -> ClientConnection:
         """Open a side-band at a peer; the caller closes the connection. Raises ApiError, PeerError."""
@@ -151,11 +154,11 @@ class PeerClient:
             )
         except InvalidStatus as error:
             response = error.response
-            headers = Headers(dict(response.headers.raw_items()))
-            raise _refusal(response.status_code, headers, bytes(response.body or b"")) from None
+            headers = _looked_at(response.headers.raw_items())
+            raise _refusal(PeerAnswer(response.status_code, headers, bytes(response.body or b""))) from None
         except TimeoutError:
             raise PeerTimedOutError(f"{base} opened no side-band within {CONTROL_S:g} s") from None
-        except (OSError, InvalidHandshake, InvalidURI) as error:
+        except (OSError, InvalidHandshake, *UNUSABLE_URL) as error:
             raise PeerError(f"{base}: {type(error).__name__}: {error}") from None
 
     async def close_request(self, base: str, origin: Origin) -> None:
@@ -181,11 +184,18 @@ class PeerClient:
                     body = await _read_bounded(response)
         except (TimeoutError, httpx.TimeoutException):
             raise PeerTimedOutError(f"{base} did not answer within {within:.1f} s") from None
-        except (httpx.LocalProtocolError, httpx.InvalidURL, UnicodeEncodeError):
+        except (httpx.LocalProtocolError, httpx.InvalidURL):
             raise UnsendableError from None
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, OSError, *UNUSABLE_URL) as error:
             raise PeerError(f"{base}: {type(error).__name__}: {error}") from None
-        return PeerAnswer(response.status_code, Headers(response.headers), body)
+        return PeerAnswer(response.status_code, _looked_at(response.headers.multi_items()), body)
+
+
+def _host(base: str) -> str:
+    try:
+        return httpx.URL(base).host
+    except UNUSABLE_URL as error:
+        raise PeerError(f"{base}: {error}") from None
 
 
 async def _read_bounded(response: httpx.Response) -> bytes:
@@ -199,43 +209,50 @@ async def _read_bounded(response: httpx.Response) -> bytes:
     return bytes(answer)
 
 
+def _looked_at(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the headers that mean something here, without those that can't be sent on (RFC 9110 section 5.3)."""
+    values: dict[str, list[str]] = {}
+    for name, value in headers:
+        values.setdefault(name.lower(), []).append(value)
+    whole = {name: sendable(", ".join(values.get(name.lower(), ())), MAX_HEADER) for name in (*HANDED_BACK, LOCATION)}
+    return {name: value for name, value in whole.items() if value is not None}
+
+
+def _handed_back(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if name != LOCATION}
+
+
 def _checked(answer: PeerAnswer) -> PeerAnswer:
     """Return an answer that is 2xx. Raises ApiError with a refusal that is signaling's, PeerError for anything else."""
     if not 200 <= answer.status < 300:
-        raise _refusal(answer.status, Headers(dict(answer.headers)), answer.body)
-    return PeerAnswer(answer.status, _handed_back(answer.headers), answer.body)
+        raise _refusal(answer)
+    return answer
 
 
-def _refusal(status: int, headers: Headers, body: bytes) -> Exception:
+def _refusal(answer: PeerAnswer) -> Exception:
     """What an answer that is not 2xx means."""
-    try:
-        error = ErrorAnswer.model_validate_json(body).error if media_type(headers) == JSON else None
-    except ValidationError:
-        error = None
+    error = None
+    if 400 <= answer.status < 600 and _media_type(answer) == JSON:
+        with contextlib.suppress(ValidationError):
+            error = ErrorAnswer.model_validate_json(answer.body).error
     if error is None:
-        return PeerError(f"HTTP status {status} without an error of signaling: is something else in front of it?")
+        message = f"HTTP status {answer.status} without an error of signaling: is something else in front of it?"
+        return PeerError(message)
     if error.code == WRONG_TOKEN:
         return PeerRefusedUsError("it does not take our region token: --region-token-file has to be the same in both")
     if error.code == INVALID_FORWARD:
         return PeerRefusedUsError(f"it does not read what we write ({error.message}): are the versions far apart?")
-    kept = {name: value for name, value in _handed_back(headers).items() if name != "Content-Type"}
-    return ApiError(status, error.code, error.message, param=error.param, headers=kept)
+    kept = {name: value for name, value in _handed_back(answer.headers).items() if name != "Content-Type"}
+    return ApiError(answer.status, error.code, error.message, param=error.param, headers=kept)
 
 
-def _handed_back(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers for the caller, without those that can't be sent on."""
-    values = {name: sendable(headers.get(name), MAX_HEADER) for name in HANDED_BACK}
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _placed(answer: PeerAnswer, path: str, headers: Mapping[str, str]) -> PeerAnswer:
+def _placed(answer: PeerAnswer, path: str) -> PeerAnswer:
     """Return the answer to an offer that went to `path`, with where its call is. Raises PeerError: it places none."""
-    start, _, call_id = headers.get("Location", "").rpartition("/")
-    if (
-        answer.status != 201
-        or start != path
-        or not _CALL_ID.fullmatch(call_id)
-        or not answer.headers.get("Content-Type", "").startswith("application/sdp")
-    ):
+    start, _, call_id = answer.headers.get(LOCATION, "").rpartition("/")
+    if answer.status != 201 or start != path or not _CALL_ID.fullmatch(call_id) or _media_type(answer) != SDP:
         raise PeerError("an answer to an offer that is none of signaling's")
-    return PeerAnswer(answer.status, {**answer.headers, "Location": f"{path}/{call_id}"}, answer.body)
+    return PeerAnswer(answer.status, {**answer.headers, "Content-Type": SDP}, answer.body)
+
+
+def _media_type(answer: PeerAnswer) -> str:
+    return media_type_of(answer.headers.get("Content-Type", ""))

@@ -12,7 +12,6 @@ Rules:
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ssl
 from collections.abc import Callable, Iterator
@@ -163,9 +162,9 @@ class Peers:
     async def _place(self, peer: PeerRegion, passed: Passed, origin: Origin, within: float) -> PeerAnswer:
         try:
             return await self.client.ask(peer.url, passed, origin, within)
-        except PeerRefusedUsError:
+        except (PeerRefusedUsError, ApiError):
             raise
-        except (PeerError, asyncio.CancelledError):
+        except BaseException:
             if not self._closing.start(self._close_request(peer, origin)):
                 self.metrics.region_forwards.labels(peer.name, "close", "skipped").inc()
                 _log_not_closed(peer.name, f"{MAX_CLOSING} closes are under way")

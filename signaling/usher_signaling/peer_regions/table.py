@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from usher_core.errors import LocalError, describe
 from usher_core.ids import MAX_CLUSTER
+from usher_signaling.base_urls import parse_base_url
 from usher_signaling.regions import check_region
-from usher_signaling.settings import parse_base_url
 
 MAX_REGIONS = 64
 MAX_CLUSTERS = 1000

@@ -1,7 +1,8 @@
 """Headers of a caller that other programs get: no more of them than has been checked. No I/O.
 
 Rules:
-* What counts is what counts here too: the first Authorization, the first Content-Type, all of If-Match.
+* What counts is what counts here too: the first Authorization, of the first Content-Type what is read of it, all of
+  If-Match.
 * A value that HTTP can't carry on, or that is longer than any that makes sense, counts as none. So nobody's header can
   make a request fail that we send, which would look like a fault of whom we send it to.
 """
@@ -14,6 +15,7 @@ from collections.abc import Mapping
 from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 
+from usher_signaling.bodies import content_type_for_another
 from usher_signaling.client_secrets import MAX_SECRET_LENGTH
 from usher_signaling.header_values import sendable
 
@@ -47,7 +49,7 @@ def for_another_region(request: HTTPConnection) -> Mapping[str, str]:
     headers = request.headers
     values = {
         "Authorization": sendable(authorization(request), MAX_AUTHORIZATION),
-        "Content-Type": sendable(headers.get("content-type"), MAX_VALUE),
+        "Content-Type": content_type_for_another(headers),
         "If-Match": sendable(", ".join(headers.getlist("if-match")), MAX_VALUE),
         "traceparent": traceparent(headers),
     }
