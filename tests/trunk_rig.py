@@ -111,7 +111,7 @@ class TrunkRig:
         """Let the transceiver answer what it got; return what leaves over the trunk, with its destination."""
         head = replace(asked.outer, to_client=True, hops_left=2, time_ms=int(self.unix * 1000))
         head = replace(head, **outer)  # type: ignore[arg-type]  # names and types are checked by the class
-        datagram = hop.encode(head, (replace(asked.record, payload=payload, flags=flags),), HOP_KEY)
+        datagram = hop.encode(head, (asked.record._replace(payload=payload, flags=flags),), HOP_KEY)
         answers = self.home.from_transceivers(self.now, self.unix, [(datagram, ADDRESSES[asked.route])])
         assert answers.to_clients == []
         return self.home.take_for_ingress()

@@ -19,6 +19,7 @@ import hmac
 import struct
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
+from typing import NamedTuple
 
 from siphashc import siphash
 
@@ -94,9 +95,8 @@ class Outer:
     flags: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One client datagram, or one question or answer about a client path."""
+class Record(NamedTuple):
+    """One client datagram, or one question or answer about a client path; a tuple, as one is made for every packet."""
 
     path: ClientPath
     payload: bytes

@@ -25,7 +25,7 @@ PAYLOADS = st.one_of(
     # Handshakes, and what is just too long, or just not, to share a datagram or to fit one.
     st.integers(MAX_BUNDLE // 2 - 60, MAX_BUNDLE + 60).map(bytes),
 )
-RECORDS = st.builds(Record, PATHS, PAYLOADS, st.sampled_from([0, 2]))
+RECORDS = st.builds(Record, PATHS, PAYLOADS, st.sampled_from([0, 2]), st.just(0))
 VIAS = st.builds(
     Via,
     st.sampled_from([("10.0.0.1", 4000), ("10.0.0.1", 4001), ("10.0.0.2", 4000), ("fd00::1", 4000, 0, 0)]),

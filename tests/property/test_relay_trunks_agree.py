@@ -213,7 +213,7 @@ class World:
         )
         flags = draw.choice((0, RecordFlag.ALIVE, RecordFlag.ALIVE, RecordFlag.SPLIT))
         payload = b"" if kind is HopType.UNKNOWN_FLOW else draw.choice((b"", b"answer", bytes(1_200), b"\0\0\0\1"))
-        records = tuple(replace(record, payload=payload, flags=flags) for record in parsed.records)
+        records = tuple(record._replace(payload=payload, flags=flags) for record in parsed.records)
         route = Route(outer.cluster, outer.pod, outer.worker)
         datagram = self.broken(hop.encode(outer, records, HOP_KEY))
         back = self.home.from_transceivers(self.now, self.unix, [(datagram, ADDRESSES[route])])

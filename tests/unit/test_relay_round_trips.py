@@ -26,7 +26,7 @@ def answer(probe: bytes, key: bytes = HOP_KEY, **outer: int | bool) -> bytes:
     parsed = hop.parse(probe)
     head = replace(parsed.outer, type=HopType.PROBE_REPLY, to_client=True)
     head = replace(head, **outer)  # type: ignore[arg-type]  # names and types are checked by the class
-    record = replace(parsed.records[0], payload=parsed.records[0].payload[:16] + bytes(2))
+    record = parsed.records[0]._replace(payload=parsed.records[0].payload[:16] + bytes(2))
     return hop.encode(head, (record,), key)
 
 

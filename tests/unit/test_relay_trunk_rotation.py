@@ -72,7 +72,7 @@ class Calls:
         (asked,) = self.ends["home"].from_ingress(self.now, self.unix, came)
         parsed = hop.parse(asked[0])
         outer = replace(parsed.outer, to_client=True, hops_left=2, time_ms=int(self.unix * 1000))
-        answer = hop.encode(outer, (replace(parsed.records[0], flags=RecordFlag.ALIVE),), HOP_KEY)
+        answer = hop.encode(outer, (parsed.records[0]._replace(flags=RecordFlag.ALIVE),), HOP_KEY)
         back = self.ends["home"].from_transceivers(self.now, self.unix, [(answer, ADDRESSES[POD_A])])
         return [datagram for datagram, _ in back]
 

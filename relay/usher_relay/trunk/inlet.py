@@ -166,5 +166,5 @@ class Inlet:
         keys = self._state.keys
         ends = {int.from_bytes(opened.cluster), probe.outer.cluster}
         payload = record.payload[:PROBED_LENGTH] + held_ids(keys.held, ends, keys.trunk.of(opened.cluster))
-        self._state.to_ingress.append((hop.encode(outer, (replace(record, payload=payload),), key.key), source))
+        self._state.to_ingress.append((hop.encode(outer, (record._replace(payload=payload),), key.key), source))
         return None
