@@ -6,14 +6,7 @@ import ipaddress
 import re
 from urllib.parse import urlsplit
 
-import httpx
-from websockets.exceptions import InvalidURI
-
 from usher_core.ids import join_host_port
-
-UNUSABLE_URL = (httpx.InvalidURL, InvalidURI, ValueError, OverflowError, ExceptionGroup)
-"""What asking raises where a base URL can't be used after all, since a resolver or a library takes less than we do.
-Trying several addresses at once, the library under httpx raises a group of them."""
 
 MAX_NAME = 253
 """Characters of a name in DNS (RFC 1035 section 2.3.4)."""
@@ -51,9 +44,12 @@ def parse_base_url(text: str) -> str:
 def _check_host(host: str, text: str) -> None:
     try:
         if ":" in host:
-            ipaddress.IPv6Address(host)
+            _ = ipaddress.IPv6Address(host)
+        elif host.rpartition(".")[2].isdigit():
+            _ = ipaddress.IPv4Address(host)
         elif len(host) > MAX_NAME or not _NAME.fullmatch(host):
             raise ValueError(host)
-        _ = httpx.URL(scheme="http", host=host)  # knows which names in punycode are none
-    except (ValueError, httpx.InvalidURL):
+        else:
+            _ = host.encode().decode("idna")  # not all that begins with xn-- is a name
+    except ValueError:
         raise ValueError(f"the host in {text!r} is neither an IP address nor a name in ASCII") from None

@@ -16,11 +16,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from usher_core.errors import RemoteError
 from usher_core.internal_api import SessionPath
-from usher_signaling.base_urls import UNUSABLE_URL
 from usher_signaling.errors import ApiError
 from usher_signaling.hops import Hop, RelayWays, hops_of, read_ways
 from usher_signaling.metrics import Metrics
 from usher_signaling.turns import turn
+from usher_signaling.url_faults import UNUSABLE_URL
 
 TIMEOUT_S = 2.0
 """For a relay with both of its pages, waiting for its turn included: a dead one costs the page no more."""

@@ -29,9 +29,9 @@ from usher_core.internal_api import (
     Trickle,
 )
 from usher_signaling.background import BackgroundTasks
-from usher_signaling.base_urls import UNUSABLE_URL
 from usher_signaling.metrics import Metrics
 from usher_signaling.tracing import NoTracer, Tracer
+from usher_signaling.url_faults import UNUSABLE_URL
 from usher_signaling.websocket_client import connect_directly
 
 ModelT = TypeVar("ModelT", bound=BaseModel)

@@ -15,12 +15,12 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import InvalidHandshake, InvalidStatus
 
 from usher_core.internal_api import MAX_SDP, ErrorAnswer
-from usher_signaling.base_urls import UNUSABLE_URL
 from usher_signaling.bodies import JSON, SDP, media_type_of
 from usher_signaling.errors import ApiError
 from usher_signaling.header_values import sendable
 from usher_signaling.peer_regions.origin import INVALID_FORWARD, WRONG_TOKEN, Origin, RegionTokens
 from usher_signaling.tracing import NoTracer, Tracer
+from usher_signaling.url_faults import UNUSABLE_URL
 from usher_signaling.websocket_client import connect_directly
 
 REQUESTS = "/v1/regions/requests"
