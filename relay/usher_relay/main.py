@@ -7,35 +7,31 @@ import gc
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import structlog
 
 from usher_core.errors import LocalError
 from usher_core.ids import is_loopback_host, split_host_port
-from usher_core.keys import KeyFile, merge_key_files, parse_key_file
+from usher_core.keys import KeyFile
 from usher_core.logs import configure
 from usher_core.routes import RouteTable
 from usher_core.settings import announce
 from usher_relay.admin import Admin
 from usher_relay.engine.interface import Engine, EngineConfig
 from usher_relay.engine.select import select_engine
+from usher_relay.key_files import RelayKeyFiles
 from usher_relay.metrics import relay_registry
 from usher_relay.routes.probing import TransceiverProbes
 from usher_relay.routes.select import select_routes
 from usher_relay.settings import RelaySettings
 from usher_relay.shutdown import Phase, Shutdown
-from usher_relay.state import RelayKeys
 from usher_relay.store.select import select_store
 from usher_relay.trunk.metrics import PeersCollector
 from usher_relay.trunk.peering import Peering
 from usher_shell.ending_signals import ignore_signals
 from usher_shell.http_server import HttpServer
-from usher_shell.watched_file import SourceStatus, WatchedFile
 
 if TYPE_CHECKING:
     from usher_relay.store.recovery import Recovery
@@ -55,7 +51,7 @@ def run(settings: RelaySettings) -> None:
     """Run a relay until it is told to end. Raises LocalError when it cannot begin."""
     configure(settings.log_format, settings.log_level)
     sys.setswitchinterval(SWITCH_INTERVAL)
-    keys = _Keys(settings.keys_file, settings.trunk_keys_file)
+    keys = RelayKeyFiles(settings.keys_file, settings.trunk_keys_file)
     engine = select_engine(settings.engine, _engine_config(settings), keys.value)
     try:
         recovery = select_store(settings, engine, keys.value)
@@ -67,97 +63,6 @@ def run(settings: RelaySettings) -> None:
         engine.stop()
 
 
-_NOTHING = KeyFile(version=1)
-
-
-class _Keys:
-    """The key files, and who takes what they say together.
-
-    Raises LocalError when --keys-file can't be used at the start. A file of a trunk that can't, or holds more than keys
-    of trunks, adds nothing; nor does one that is good and contradicts a later --keys-file, for as long as it does.
-    """
-
-    def __init__(self, path: Path, of_trunks: Sequence[str]) -> None:
-        self._takers: Sequence[Callable[[KeyFile], None]] = ()
-        self._read = self._used = [_NOTHING] * (1 + len(of_trunks))
-        """The last good content of each file, and that without those which contradict the first."""
-        self.file = WatchedFile(path, self._taking(0), "key file", fix="make one with `usher keys new`")
-        self.of_trunks = [
-            WatchedFile(Path(path), self._taking(place), "trunk key file", until_there=_NOTHING)
-            for place, path in enumerate(of_trunks, 1)
-        ]
-
-    @property
-    def value(self) -> KeyFile:
-        """All keys."""
-        return merge_key_files(self._used)
-
-    def _taking(self, place: int) -> Callable[[str], KeyFile]:
-        def take(text: str) -> KeyFile:
-            file = parse_key_file(text)
-            if place:
-                _check_is_of_trunk(file)
-                RelayKeys.of(merge_key_files([*self._used[:place], file, *self._used[place + 1 :]]))
-            read = [*self._read[:place], file, *self._read[place + 1 :]]
-            used = _without_contradictions(read)
-            self._give(merge_key_files(used))
-            self._read, self._used = read, used
-            return file
-
-        return take
-
-    def _give(self, keys: KeyFile) -> None:
-        # Keys that one of them refuses are a broken file: the last good one stays in use.
-        for take in self._takers:
-            take(keys)
-
-    async def follow(self, takers: Sequence[Callable[[KeyFile], None]]) -> None:
-        """Give each of `takers` in turn what the files say, until cancelled. One raises LocalError to refuse it."""
-        self._takers = takers
-        while True:
-            for file in (self.file, *self.of_trunks):
-                file.look()
-            await asyncio.sleep(LOOK_EVERY)
-
-    def status_of_trunks(self) -> SourceStatus:
-        """Return how the key files of trunks are: the first that is wrong, or the last one."""
-        found = [file.status() for file in self.of_trunks]
-        for place, (read, used) in enumerate(zip(self._read[1:], self._used[1:], strict=True)):
-            if read is not used and not found[place].fault:
-                found[place] = replace(found[place], fault=f"{found[place].name} contradicts --keys-file")
-        return next((each for each in found if each.fault), found[-1])
-
-
-def _check_is_of_trunk(file: KeyFile) -> None:
-    """Raise LocalError when a trunk's file holds what would change how the relay speaks with its own cluster."""
-    if file.store or file.seal or any(key.scope == "local" for key in file.hop):
-        raise LocalError(
-            "the key file of a trunk holds local hop, store or seal keys",
-            "leave only `ice` keys and the trunk's `hop` keys in it, and give the others by --keys-file",
-        )
-
-
-def _without_contradictions(files: Sequence[KeyFile]) -> list[KeyFile]:
-    """Return the files, with nothing in place of each that can't be used beside those before it.
-
-    Raises LocalError when the first can't be used by itself.
-    """
-    RelayKeys.of(files[0])
-    with suppress(LocalError):
-        RelayKeys.of(merge_key_files(files))
-        return list(files)
-    used = [files[0]]
-    for file in files[1:]:
-        try:
-            RelayKeys.of(merge_key_files([*used, file]))
-        except LocalError as error:
-            log.warning("a trunk key file contradicts those before it, and is not used", fault=str(error))
-            used.append(_NOTHING)
-        else:
-            used.append(file)
-    return used
-
-
 class _Relay:
     """A running relay."""
 
@@ -165,7 +70,7 @@ class _Relay:
         self,
         settings: RelaySettings,
         engine: Engine,
-        keys: _Keys,
+        keys: RelayKeyFiles,
         recovery: Recovery | None,
         peering: Peering | None,
     ) -> None:
@@ -177,10 +82,10 @@ class _Relay:
         self._routes = select_routes(settings)
         self._shutdown = Shutdown(settings.grace)
         self._phase = Phase.SERVING
-        sources = {"routes": self._routes.status, "keys": keys.file.status}
+        sources = {"routes": self._routes.status, "keys": keys.status}
         if peering is not None:
             sources["peers"] = peering.status
-        if keys.of_trunks:
+        if keys.with_trunks:
             sources["trunk_keys"] = keys.status_of_trunks
         registry = relay_registry(engine, sources, with_store=recovery is not None)
         if peering is not None:
