@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +61,11 @@ def test_key_and_headers_come_from_files_and_follow_their_changes(tmp_path: Path
     target = made.target(None)
     assert target.headers == {"Authorization": "Bearer sk-1", "OpenAI-Beta": "realtime=v1"}
     assert "sk-1" not in repr(target)
-    assert target.secrets == (URL, "realtime=v1"), "a key of four characters is none"
+    assert target.secrets == ("Bearer sk-1", URL), "a key of four characters is none, and a version is public"
     (tmp_path / "key").write_text("sk-2\n")
-    (tmp_path / "headers").write_text("broken")
-    assert made.target(None).headers == {"Authorization": "Bearer sk-2", "OpenAI-Beta": "realtime=v1"}
+    for broken in ("broken", "[" * 100_000):
+        (tmp_path / "headers").write_text(broken)
+        assert made.target(None).headers == {"Authorization": "Bearer sk-2", "OpenAI-Beta": "realtime=v1"}
 
 
 @pytest.mark.parametrize(
@@ -78,6 +80,11 @@ def test_key_and_headers_come_from_files_and_follow_their_changes(tmp_path: Path
         ("headers", '{"A": "x\\r\\nB: y"}'),
         ("headers", '{"A b": "x"}'),
         ("headers", '{"": "x"}'),
+        ("headers", '{"é": "x"}'),
+        ("headers", "[" * 100_000),
+        ("headers", '{"A":' * 100_000),
+        ("headers", "1" * 5_000),
+        ("headers", json.dumps({f"A{number}": "x" for number in range(101)})),
     ],
 )
 def test_a_file_that_is_wrong_ends_the_start_and_is_not_quoted(tmp_path: Path, name: str, text: str) -> None:

@@ -36,6 +36,7 @@ from usher_transceiver.backends.protocol import AudioFrame, Event
 from usher_transceiver.backends.realtime.budget import Share
 from usher_transceiver.backends.realtime.counters import RealtimeCounters
 from usher_transceiver.backends.realtime.faults import Fault
+from usher_transceiver.backends.realtime.masking import without_secrets
 from usher_transceiver.backends.realtime.outbox import Outbox
 from usher_transceiver.backends.realtime.playout import Change, Part, Playout
 from usher_transceiver.backends.realtime.session_audio import (
@@ -222,7 +223,7 @@ class Bridge:
         if isinstance(session, dict) and not is_deeper(session, MAX_NESTING):
             self._on_session(session, answers=kind in UPDATED)
         elif kind == "error":
-            event, text = self._without_secrets(event, text)
+            event, text = without_secrets(event, text, self._secrets)
             self._input.refuse(_refused_id(event))
             self._to_upstream.use(self._input.now)
         self._call.forward(event, text)
@@ -297,18 +298,6 @@ class Bridge:
             item_id if _is_id(item_id) else "",
             index if isinstance(index, int) and 0 <= index <= MAX_INDEX else 0,
         )
-
-    def _without_secrets(self, event: Event, text: str) -> tuple[Event, str]:
-        error = event.get("error")
-        quoting = [
-            name
-            for name, value in (error.items() if isinstance(error, dict) else ())
-            if isinstance(value, str) and any(secret in value for secret in self._secrets)
-        ]
-        if not quoting:
-            return event, text
-        shown = {**event, "error": {**event["error"], **dict.fromkeys(quoting, "not shown")}}
-        return shown, write_json(shown)
 
     def _is_ours(self, event: Event) -> bool:
         event_id = _refused_id(event)

@@ -14,14 +14,15 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from usher_core.errors import LocalError
 from usher_shell.watched_file import WatchedFile
+from usher_transceiver.backends.realtime.masking import secrets_of
 from usher_transceiver.backends.realtime.settings import RealtimeSettings
 
 NAME = "realtime"
 """Of the backend. A caller that chose it by this name as the model has named no model of the server."""
 MAX_SECRET = 8_192
 """Characters of a header: servers refuse longer ones."""
-MIN_SECRET = 8
-"""What is shorter is no secret, and stands in many a text."""
+MAX_HEADERS = 100
+"""Servers refuse more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,7 @@ class Target:
     @property
     def secrets(self) -> tuple[str, ...]:
         """What no client may see, whoever quotes it."""
-        values = (value.removeprefix("Bearer ") for value in self.headers.values())
-        return tuple(value for value in (self.url, *values) if len(value) >= MIN_SECRET)
+        return secrets_of(self.url, self.headers)
 
 
 class Upstream:
@@ -89,14 +89,18 @@ def _parse_headers(text: str) -> dict[str, str]:
     )
     try:
         headers = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise wrong from None
-    if not isinstance(headers, dict):
+    if not isinstance(headers, dict) or len(headers) > MAX_HEADERS:
         raise wrong
     for name, value in headers.items():
-        if not (isinstance(value, str) and _is_header_value(value) and name.replace("-", "").isalnum()):
+        if not (isinstance(value, str) and _is_header_value(value) and _is_header_name(name)):
             raise wrong
     return headers
+
+
+def _is_header_name(text: str) -> bool:
+    return text.isascii() and text.replace("-", "").isalnum()
 
 
 def _is_header_value(text: str) -> bool:
