@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import shutil
 import subprocess
 import time
@@ -247,3 +248,8 @@ def test_a_file_of_certificates_that_is_none_is_a_local_error(tmp_path: Path) ->
             file.write_text(text)
         with pytest.raises(LocalError, match="--region-ca-file"):
             _ = build_peers(RegionTable, lambda: tokens, file, Metrics(), time.monotonic, None, NoTracer())
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path, kind in ((pipe, "a pipe"), (Path("/dev/zero"), "a socket or a device"), (tmp_path, "a directory")):
+        with pytest.raises(LocalError, match=f"--region-ca-file {path} is {kind}"):
+            _ = build_peers(RegionTable, lambda: tokens, path, Metrics(), time.monotonic, None, NoTracer())

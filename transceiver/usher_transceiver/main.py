@@ -226,10 +226,15 @@ def _registry_settings(settings: TransceiverSettings, realtime: RealtimeBackends
 def _read_backend_config(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
+    return WatchedFile(path, _parse_backend_config, "backend configuration").value
+
+
+def _parse_backend_config(text: str) -> dict[str, Any]:
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise LocalError(f"the backend configuration {path} can't be read: {error}") from None
+        config = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        fault = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise LocalError(f"the backend configuration can't be read: {fault}", "a JSON object is expected") from None
     if not isinstance(config, dict):
-        raise LocalError(f"the backend configuration {path} is no JSON object")
+        raise LocalError("the backend configuration is no JSON object")
     return config

@@ -25,6 +25,7 @@ from starlette.datastructures import Headers
 from websockets.asyncio.client import ClientConnection
 
 from usher_core.errors import LocalError
+from usher_shell.watched_file import WatchedFile
 from usher_signaling.background import BackgroundTasks
 from usher_signaling.breaker import Breaker
 from usher_signaling.calls import new_request_id
@@ -247,10 +248,18 @@ def build_peers(
 def _tls(ca_file: Path | None, *, used: bool) -> ssl.SSLContext:
     if not used:
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # believes nobody, and reads no file of the system
+    if ca_file is None:
+        return ssl.create_default_context()
+    return WatchedFile(ca_file, _trusting, "file of --region-ca-file", fix="give certificates in PEM").value
+
+
+def _trusting(certificates: str) -> ssl.SSLContext:
+    """Return what believes those that these certificates sign, and nobody else."""
+    pem = certificates.encode("ascii", "ignore").decode("ascii")  # comments may be in any language
     try:
-        return ssl.create_default_context(cafile=ca_file)
+        return ssl.create_default_context(cadata=pem or " ")  # "" would mean those that the system trusts
     except OSError as error:  # SSLError is one
-        raise LocalError(f"--region-ca-file {ca_file} can't be used: {error}", "give certificates in PEM") from None
+        raise LocalError(f"--region-ca-file can't be used: {error}", "give certificates in PEM") from None
 
 
 def _no_tokens() -> RegionTokens:
