@@ -76,10 +76,15 @@ def check_port_is_free(kind: socket.SocketKind, flag: str, text: str) -> None:
         try:
             probe.bind(address)
         except OSError as error:
-            raise LocalError(
-                f"{flag} {text} can't be used: {error.strerror}",
-                f"stop what uses it, or choose another one with {flag} HOST:PORT (port 0 picks a free one)",
-            ) from None
+            raise cannot_be_used(flag, text, error) from None
+
+
+def cannot_be_used(flag: str, text: str, error: OSError) -> LocalError:
+    """Return what to raise when `HOST:PORT` is another's, or none of this machine."""
+    return LocalError(
+        f"{flag} {text} can't be used: {error.strerror}",
+        f"stop what uses it, or choose another one with {flag} HOST:PORT (port 0 picks a free one)",
+    )
 
 
 def resolve(flag: str, text: str) -> str:

@@ -14,6 +14,7 @@ from usher_cli.up.fleet import Fleet
 from usher_cli.up.log_writer import LogWriter
 from usher_cli.up.run_directory import RunDirectory
 from usher_cli.up.settings import UpSettings
+from usher_cli.up.udp_claims import claimed
 from usher_core import logs
 from usher_core.ids import split_host_port
 from usher_shell.ending_signals import ignore_signals
@@ -28,15 +29,17 @@ def run(settings: UpSettings) -> None:
     settings = settings.model_copy(update={"udp": resolve("--udp", settings.udp)})
     host, port = split_host_port(settings.udp)
     advertised_addresses(host, port or 1, settings.advertise)
-    for region in range(1, settings.ingress + 1):
-        check_port_is_free(socket.SOCK_STREAM, "--http", settings.http_of(region))
-        check_port_is_free(socket.SOCK_DGRAM, "--udp", settings.udp_of(region))
-    log = LogWriter(sys.stderr.buffer)
-    logs.configure(settings.log_format, settings.log_level, log)
-    try:
-        asyncio.run(_run(settings, log))
-    finally:
-        log.close()
+    with contextlib.ExitStack() as claims:
+        for region in range(1, settings.ingress + 1):
+            check_port_is_free(socket.SOCK_STREAM, "--http", settings.http_of(region))
+            claims.enter_context(claimed("--udp", settings.udp_of(region)))
+            check_port_is_free(socket.SOCK_DGRAM, "--udp", settings.udp_of(region))
+        log = LogWriter(sys.stderr.buffer)
+        logs.configure(settings.log_format, settings.log_level, log)
+        try:
+            asyncio.run(_run(settings, log))
+        finally:
+            log.close()
 
 
 async def _run(settings: UpSettings, log: LogWriter) -> None:
