@@ -113,11 +113,11 @@ def test_with_a_delay_all_ways_between_regions_lead_through_it_and_stay_where_th
     places = two_regions()
     ends = ["127.0.0.1:5001", "127.0.0.1:5002", "127.0.0.1:5003", "127.0.0.1:3478", "127.0.0.1:3479"]
     assert places.links(2) == [f"127.0.0.1:0={end}" for end in ends]
-    links = {end: f"127.0.0.1:{9000 + number}" for number, end in enumerate(ends)}
+    links = {f"127.0.0.1:{9000 + number}": end for number, end in enumerate(ends)}
     places.learn(member("wan", 1, "wan", links=links))
     assert places.peers(1) == {2: ["127.0.0.1:9001", "127.0.0.1:9002"]}
     assert places.far(1) == "127.0.0.1:9003"
-    assert places.links(2) == [f"{here}={there}" for there, here in links.items()]
+    assert places.links(2) == [f"{here}={there}" for here, there in links.items()]
 
 
 def test_signaling_of_a_region_advertises_its_own_ingress_and_believes_this_machine_about_regions() -> None:

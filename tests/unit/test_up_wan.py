@@ -11,6 +11,7 @@ import pytest
 from usher_cli.wan import link
 from usher_cli.wan.duration import seconds
 from usher_cli.wan.link import UdpLink, Weather
+from usher_cli.wan.main import ways_of
 from usher_cli.wan.metrics import LinksCollector
 from usher_cli.wan.settings import WanSettings
 from usher_core.errors import LocalError
@@ -55,6 +56,13 @@ async def test_packets_wait_each_way_and_answers_find_their_way_back(
         assert (packet, sender) == (b"back", way.address)
         assert loop.time() - began >= 0.1
         assert (way.forwarded, way.lost, way.dropped, way.waiting) == (2, 0, 0, 0)
+
+
+async def test_each_of_two_links_to_one_place_is_announced(target: socket.socket) -> None:
+    async with UdpLink(target.getsockname(), Weather()) as one, UdpLink(target.getsockname(), Weather()) as other:
+        there = f"127.0.0.1:{target.getsockname()[1]}"
+        assert ways_of([one, other]) == {f"127.0.0.1:{link.address[1]}": there for link in (one, other)}
+        assert one.address != other.address
 
 
 async def test_two_clients_have_two_ways_back(client: socket.socket, target: socket.socket) -> None:

@@ -37,7 +37,7 @@ class Places:
             case "signaling":
                 self._http[member.region] = member.fact("http").removeprefix("http://")
             case "wan":
-                self._links.update(member.facts["links"])
+                self._links.update({there: here for here, there in member.facts["links"].items()})
 
     def udp(self, region: int) -> str:
         """`HOST:PORT` where clients enter."""

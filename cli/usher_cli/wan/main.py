@@ -46,7 +46,7 @@ async def _run(settings: WanSettings) -> None:
         links = [await opened.enter_async_context(_open(ends, settings)) for ends in settings.links]
         server = HttpServer(_pages(links), settings.admin, "--admin", lifespan="off")
         serving = await server.start()
-        ways = {join_host_port(*link.target): join_host_port(*link.address) for link in links}
+        ways = ways_of(links)
         log.info("links are open", rtt=settings.rtt, jitter=settings.jitter, loss=settings.loss, links=ways)
         print(announce("wan", links=ways, admin=server.url), flush=True)
         await stop.wait()
@@ -55,6 +55,11 @@ async def _run(settings: WanSettings) -> None:
                 log.warning("packets found no room", there=join_host_port(*link.target), dropped=link.dropped)
         server.stop_soon(at_once=True)
         await asyncio.gather(serving, return_exceptions=True)
+
+
+def ways_of(links: Sequence[UdpLink]) -> dict[str, str]:
+    """Return THERE of each link by its HERE, `IP:PORT` both: several may lead to one place."""
+    return {join_host_port(*link.address): join_host_port(*link.target) for link in links}
 
 
 def _open(ends: Ends, settings: WanSettings) -> UdpLink:
