@@ -36,6 +36,7 @@ class RedisServer:
         program = tools.find("redis-server")
         assert program
         flags = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+        flags += ["--rdb-del-sync-files", "yes"]  # else the next one in this directory begins with what a replica got
         if self.password:
             flags += ["--requirepass", self.password]
         self.process = subprocess.Popen([program, *flags, *self.flags], stdout=subprocess.DEVNULL)

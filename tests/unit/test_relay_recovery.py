@@ -505,3 +505,32 @@ def test_a_url_that_can_t_be_read_is_a_local_error_without_it(url: str) -> None:
         _ = redis_client(url, max_connections=1, connect_within=1.0, answer_within=1.0)
     assert "can't be read" in str(caught.value)
     assert ":word" not in str(caught.value)
+
+
+@pytest.mark.parametrize("address", ["rediss://:word@host/0", "rediss+sentinel://:word@a:26379/calls"])
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("ssl_ca_cert=/x", "'ssl_ca_cert'"),
+        ("ssl_ca_certs=/x&pasword=word", "'pasword'"),
+        ("retry=x", "'retry'"),
+        ("connection_class=x", "'connection_class'"),
+        ("db=x", "can't be read"),
+        ("x=y:word@host/0", "written %3F"),
+        ("word@host/0", "written %3F"),
+        ("protocol=x", "can't be read"),
+        ("ssl_cert_reqs=perhaps", "can't be read"),
+    ],
+)
+def test_an_option_that_is_none_is_found_before_the_first_question(address: str, option: str, told: str) -> None:
+    with pytest.raises(LocalError) as caught:
+        _ = redis_client(f"{address}?{option}", max_connections=1, connect_within=1.0, answer_within=1.0)
+    assert told in str(caught.value)
+    assert "word@" not in str(caught.value)
+    assert "=word" not in str(caught.value)
+
+
+@pytest.mark.parametrize("scheme", ["redis", "unix", "redis+sentinel"])
+def test_an_option_of_tls_without_tls_is_a_local_error(scheme: str) -> None:
+    with pytest.raises(LocalError, match="ssl_ca_certs, but no TLS"):
+        _ = redis_client(f"{scheme}://a:1/b?ssl_ca_certs=/x", max_connections=1, connect_within=1.0, answer_within=1.0)
