@@ -95,7 +95,7 @@ class ProgramSettings(BaseSettings):
             make = "`usher keys new` makes key files and the token; " if missing & _MADE_BY_KEYS_NEW else ""
             raise LocalError(f"usher {cls.program}: {_describe_all(cls, faults)}", make + see) from None
         except SettingsError as error:
-            fault = str(error).removeprefix("error parsing CLI: ")
+            fault = _without_values(str(error).removeprefix("error parsing CLI: "))
             raise LocalError(f"usher {cls.program}: {fault}", see) from None
 
 
@@ -115,6 +115,20 @@ def _joined(arguments: Sequence[str], settings: type[BaseSettings]) -> list[str]
     return joined
 
 
+def _without_values(fault: str) -> str:
+    """Return what argparse says of arguments, without values: who misspells a flag may have written a secret to it."""
+    where, ignored, _ = fault.partition(": ignored explicit argument ")
+    if ignored:
+        return f"{where}: it takes no value"
+    start, unrecognized, arguments = fault.partition("unrecognized arguments: ")
+    if not unrecognized:
+        return fault
+    flags = [word.partition("=")[0] for word in arguments.split() if word.startswith("-")]
+    named = " ".join(flag for flag in flags if _FLAG.fullmatch(flag))
+    return start + (unrecognized + named if named else "a value stands there that is no flag's")
+
+
+_FLAG = re.compile(r"-[A-Za-z]|--[A-Za-z][A-Za-z0-9_-]*")
 _MADE_BY_KEYS_NEW = {"keys_file", "token_file"}
 _MAX_FAULTS = 5
 _MAX_QUOTED = 80

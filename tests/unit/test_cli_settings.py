@@ -129,6 +129,31 @@ def test_a_secret_is_never_repeated() -> None:
     assert "hunter2" not in said
 
 
+@pytest.mark.parametrize("settings", PROGRAMS)
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--redis-uri=redis://:hunter2@h"], "unrecognized arguments: --redis-uri;"),
+        (["--redis-uri", "redis://:hunter2@h"], "unrecognized arguments: --redis-uri;"),
+        (["--api-kye", "hunter2 hunter2", "--bogus=hunter2"], "unrecognized arguments: --api-kye --bogus;"),
+        (["-phunter2"], "a value stands there that is no flag's;"),
+        (["redis://:hunter2@h"], "a value stands there that is no flag's;"),
+    ],
+)
+def test_what_was_given_to_a_misspelt_flag_is_not_repeated(
+    settings: type[ProgramSettings], arguments: list[str], told: str
+) -> None:
+    said = fault(settings, *needed(settings), *arguments)
+    assert told in said
+    assert "hunter2" not in said
+
+
+def test_a_value_of_a_flag_that_takes_none_is_not_repeated() -> None:
+    said = fault(SignalingSettings, *needed(SignalingSettings), "--keyless=hunter2")
+    assert "argument --keyless/--no-keyless: it takes no value" in said
+    assert "hunter2" not in said
+
+
 def test_help_has_the_form_of_the_other_commands(capsys: pytest.CaptureFixture[str]) -> None:
     for settings in PROGRAMS:
         with pytest.raises(SystemExit):
