@@ -3,7 +3,7 @@
 The file has one key a line. Blank lines and lines that start with `#` do not count::
 
     name:sha256:HEX        the SHA-256 of a key, as `usher keys api` prints it
-    name:key               a key in plain text
+    name:key               a key in plain text, of 16 characters or more
     key                    the same, of the tenant `default`
 
 After it, limits of the tenant may stand: `rate=5` (requests a second) and `calls=20` (at once), or `none` for no limit;
@@ -33,6 +33,8 @@ KEY_PREFIX = "usk_"
 """How keys that we make begin, so that scanners for leaked secrets can know them."""
 MAX_KEYS = 100_000
 MAX_KEY_LENGTH = 512
+MIN_KEY_LENGTH = 16
+"""Of a key in the file: a shorter one can be guessed, or is what is left of a file of another form, as `[]`."""
 HASH = "sha256"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -168,6 +170,10 @@ def _parse_entry(entry: str, where: str) -> tuple[str, bytes]:
             raise LocalError(f"{where}: {HASH}: is followed by 64 hexadecimal digits", "`usher keys api` makes a line")
         return name, bytes.fromhex(digest)
     check_api_key(key, where)
+    if len(key) < MIN_KEY_LENGTH:
+        raise LocalError(
+            f"{where}: a key in plain text has {MIN_KEY_LENGTH} characters or more", "`usher keys api` makes one"
+        )
     return name, digest_of(key)
 
 

@@ -63,10 +63,10 @@ async def test_the_scheme_has_any_case_and_the_key_belongs_to_its_tenant(tmp_pat
 
 async def test_a_key_is_known_from_when_the_file_has_it_until_it_has_not(tmp_path: Path) -> None:
     async with signaling(tmp_path, load_interval=0.02) as stack:
-        (tmp_path / "api-keys").write_text("acme:a-new-key\n")
+        (tmp_path / "api-keys").write_text("acme:a-new-key-0123456789\n")
 
         async def is_known() -> bool:
-            return (await place(stack.client, headers=bearer("a-new-key"))).status_code == 201
+            return (await place(stack.client, headers=bearer("a-new-key-0123456789"))).status_code == 201
 
         await until(is_known)
         assert_error(await place(stack.client), 401, "invalid_api_key")
