@@ -173,8 +173,8 @@ async def test_a_side_band_of_another_replica_sees_what_the_client_gets_and_may_
 async def test_a_side_band_is_bound_by_the_policy_of_the_key_that_opened_it(tmp_path: Path) -> None:
     async with stack(tmp_path) as running:
         keys = running.folder / "api-keys"
-        keys.write_text(f"{keys.read_text()}\nacme:key-of-a-reader policy=browser\n")
-        reading = {"Authorization": "Bearer key-of-a-reader"}
+        keys.write_text(f"{keys.read_text()}\nacme:key-of-one-reader policy=browser\n")
+        reading = {"Authorization": "Bearer key-of-one-reader"}
         client, call_id = await running.call(audio=False)
         await until(lambda: client.of_type("session.created"), "greeted")
 
