@@ -170,10 +170,14 @@ def test_a_peer_without_a_hop_key_and_one_that_is_our_own_cluster_are_a_warning_
     own = f"cluster {HOME_CLUSTER} has routes here and stands in the peers file; the routes here count"
 
     async def story() -> None:
+        def said() -> list[str]:
+            return [line["event"] for line in lines if not line["event"].startswith("peer endpoint is ")]
+
         async def now(*warnings: str) -> None:
-            await rig.until(lambda: len(lines) >= len(warnings))
+            # On a busy machine its endpoint may seem to be down for a while, which is said too.
+            await rig.until(lambda: len(said()) >= len(warnings))
             await asyncio.sleep(0.2)  # four looks more, of which none says it again
-            assert [line["event"] for line in lines] == list(warnings)
+            assert said() == list(warnings)
 
         with structlog.testing.capture_logs() as lines:
             await now()
