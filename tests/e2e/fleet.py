@@ -185,11 +185,17 @@ class Fleet:
         return bool(found["status"].get("observedGeneration") == found["metadata"]["generation"])
 
     def until_settled(self, limit: float = READY_LIMIT_S) -> None:
-        """Wait until both pools are ready and no pod of theirs is on its way out, and signaling can place calls."""
+        """Wait until both pools are ready, signaling can place calls, and no pod of theirs or of the operator goes."""
         self.until_ready(limit)
+        wait_for("no operator more or less than wanted", self._has_its_operators, limit)
         wait_for("no pod more or less than wanted", self._is_settled, limit)
         self.until_ready(limit)
         self.until_calls_can_be_placed()
+
+    def _has_its_operators(self) -> bool:
+        found = self.pods(OPERATOR_PODS)
+        wanted = self.namespace.get("deployment/usher-operator")["spec"]["replicas"]
+        return len(found) == wanted and all(map(is_ready, found))
 
     def _is_settled(self) -> bool:
         for pool, pods, program in ((RELAYS, RELAY_PODS, "relay"), (TRANSCEIVERS, TRANSCEIVER_PODS, "transceiver")):
