@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import select
+import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Self
 
 from tests.relay_network import DEADLINE, Client, FakeTransceiver, RelayProcess, until
@@ -123,6 +125,14 @@ def numbers(answers: list[bytes]) -> set[bytes]:
     return {answer.removeprefix(ANSWER)[:12] for answer in answers}
 
 
+def send_checks(clients: list[Client], route_of: Callable[[int], Route]) -> None:
+    """Send the first check of each client, with a session of its own; no more at a time than a buffer takes."""
+    for number, client in enumerate(clients):
+        client.send(session(route_of(number), number).check())
+        if number % 20 == 19:
+            time.sleep(0.02)
+
+
 def connect(client: Client, route: Route = POD_A) -> None:
     client.send(session(route).check())
     until(lambda: heard(client), "the check is answered")
@@ -153,6 +163,19 @@ class Crowd:
         self.last = [time.monotonic()] * len(self.clients)
         self.gaps = [0.0] * len(self.clients)
         self.answers = [0] * len(self.clients)
+
+    def outlive(
+        self, first: RelayProcess, successor: Callable[[], RelayProcess]
+    ) -> tuple[RelayProcess, dict[str, list[float]]]:
+        """Kill the relay of all and move them to its successor; return that, and `longest` before and after."""
+        before = self.longest()
+        first.signal(signal.SIGKILL)
+        first.wait()
+        second = successor()
+        for client in self.clients:
+            move(client, second)
+        self.begin()
+        return second, {"before": before, "after": self.longest()}
 
     def longest(self) -> list[float]:
         """p50, p99 and the most of the longest times between two answers, once each client had 10."""

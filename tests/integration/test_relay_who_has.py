@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,8 +20,8 @@ from tests.relay_network import (
     relay_process,
     until,
 )
-from tests.relay_rig import DTLS, POD_A, POD_B, session
-from tests.relay_speech import SSRC, Crowd, Flood, Owner, connect, heard, move, speak
+from tests.relay_rig import DTLS, POD_A, POD_B
+from tests.relay_speech import SSRC, Crowd, Flood, Owner, connect, heard, send_checks, speak
 from usher_relay.counters import Drop
 from usher_relay.state import Limits
 from usher_relay.waiting import WAITING
@@ -118,23 +117,12 @@ def test_five_hundred_callers_behind_one_address_go_on_when_their_relay_was_kill
         owners = stack.enter_context(Owners(transceivers, callers))
         owners.write_routes(tmp_path / "routes.json")
         first = stack.enter_context(start())
-        second = None if replaced else stack.enter_context(start())
+        running = None if replaced else stack.enter_context(start())
         clients = [net.client(first.udp) for _ in range(callers)]
-        for number, client in enumerate(clients):
-            client.send(session(owners.route_of(number), number).check())
-            if number % 20 == 19:
-                time.sleep(0.02)
+        send_checks(clients, owners.route_of)
         until(lambda: first.metrics()[CONFIRMED] == callers, "all are connected", 20)
         crowd = stack.enter_context(Crowd(clients, every))
-        before = crowd.longest()
-        first.signal(signal.SIGKILL)
-        first.wait()
-        if second is None:
-            second = stack.enter_context(start())
-        for client in clients:
-            move(client, second)
-        crowd.begin()
-        figures = {"before": before, "after": crowd.longest()}
+        second, figures = crowd.outlive(first, lambda: running or stack.enter_context(start()))
         print(f"\n{transceivers} transceivers; gaps, p50 p99 max in s, with a packet every {every} s: {figures}")
         record_property("gaps", figures)
         assert second.metrics()[CONFIRMED] == callers

@@ -203,6 +203,15 @@ async def test_an_answer_that_is_none_of_signalings_is_passed_over_and_its_call_
     assert (eu.came, eu.count("offer", "failed")) == (["POST", "DELETE"], 1)
 
 
+async def assert_a_look_fails(peers: Peers) -> None:
+    """Whoever asks about a call of that region is told so."""
+    eu_itself = TABLE.find("eu")
+    assert eu_itself is not None
+    with pytest.raises(ApiError) as caught:
+        _ = await peers.pass_on(eu_itself, LOOK, "us")
+    assert (caught.value.status, caught.value.code) == (502, "region_failed")
+
+
 UNUSABLE = (
     UnicodeError("label empty or too long"),
     OverflowError("port must be 0-65535"),
@@ -220,11 +229,7 @@ async def test_what_is_wrong_with_a_regions_url_is_a_fault_of_the_region(fault: 
     async with peers_of(eu) as peers:
         assert await is_passed_over(peers)
         assert (peers.away_count(), eu.count("offer", "failed")) == (1, 1)
-        eu_itself = TABLE.find("eu")
-        assert eu_itself is not None
-        with pytest.raises(ApiError) as caught:
-            _ = await peers.pass_on(eu_itself, LOOK, "us")
-        assert (caught.value.status, caught.value.code) == (502, "region_failed")
+        await assert_a_look_fails(peers)
 
 
 @pytest.mark.parametrize("url", ["http://eu.test:abc", "http://xn--zz--", "http://a..b:1", "http://127.0.0.1:99999"])
@@ -245,11 +250,7 @@ async def test_a_region_that_does_not_take_what_we_hand_on_has_failed_and_made_n
     async with peers_of(eu) as peers:
         assert await is_passed_over(peers), "the caller is not told what is no fault of theirs"
         assert (peers.away_count(), eu.count("offer", "failed")) == (1, 1)
-        eu_itself = TABLE.find("eu")
-        assert eu_itself is not None
-        with pytest.raises(ApiError) as caught:
-            _ = await peers.pass_on(eu_itself, LOOK, "us")
-        assert (caught.value.status, caught.value.code) == (502, "region_failed")
+        await assert_a_look_fails(peers)
     assert "DELETE" not in eu.came
 
 
